@@ -174,10 +174,21 @@ py::object Builder::parameter(const Parameter& parameter) {
 
 // -------------------------------------------------------------------- globals of the allow-list
 
+const char* Builder::name_of(Object::Call call) {
+  switch (call) {
+    case Object::Call::reduce:
+      return "call";
+    case Object::Call::create:
+      return "create";
+    case Object::Call::create_with_keywords:
+      return "create_with_keywords";
+  }
+  return "";
+}
+
 py::object Builder::object(const Object& object) {
-  const py::object callable = global(*object.callable);
-  const char* how = object.call == Object::Call::reduce ? "call" : "create";
-  return construct(how)(callable, tuple(*object.arguments));
+  const py::object callable = object.called != nullptr ? node(*object.called) : global(*object.callable);
+  return construct(name_of(object.call))(callable, tuple(*object.arguments));
 }
 
 void Builder::apply_steps(const Object& object, const py::object& made) {

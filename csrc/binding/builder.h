@@ -66,6 +66,7 @@ class Builder {
   void fill_mapping(const Mapping& mapping, const pybind11::object& made);
   void apply_steps(const Object& object, const pybind11::object& made);
 
+  static const char* name_of(Object::Call call);
   pybind11::object construct(const char* name) { return policy_.construction.attr(name); }
 
   Tensors& tensors_;

@@ -27,16 +27,16 @@ namespace py = pybind11;
 namespace zerocopy {
 namespace {
 
-ParsedCheckpoint read_for_load(Archive& archive, bool take_modules = false) {
-  ParsedCheckpoint parsed = read_checkpoint(archive, take_modules);
+ParsedCheckpoint read_for_load(Archive& archive, bool stubs = false) {
+  ParsedCheckpoint parsed = read_checkpoint(archive, stubs);
   Content::require_inflatable(parsed.records);
   Content::require_readable(parsed.records);
   return parsed;
 }
 
 // Looks up the record of each storage, but checks a record when it is used.
-FoundCheckpoint read_for_use(Archive& archive, bool take_modules) {
-  Document document = archive.document(take_modules);
+FoundCheckpoint read_for_use(Archive& archive, bool stubs) {
+  Document document = archive.document(stubs);
   StorageRecords records = archive.found_records(storage_requests(document));
   Content::require_inflatable(records.encoded());
   return {std::move(document), std::move(records)};
@@ -116,9 +116,9 @@ auto read_allowed(Archive& archive, const py::object& allow, const Read& read)
 // `by_name` returns the leaves by their dotted names, in place of the object.
 py::object load(Archive& archive, const py::object& allow, const py::object& destination,
                 const std::string& encoding, const py::object& construction, bool by_name) {
-  const bool take_modules = construction.attr("takes_modules").cast<bool>();
+  const bool stubs = construction.attr("makes_stubs").cast<bool>();
   const auto [parsed, globals] =
-      read_allowed(archive, allow, [&](Archive& opened) { return read_for_load(opened, take_modules); });
+      read_allowed(archive, allow, [&](Archive& opened) { return read_for_load(opened, stubs); });
   const Document& document = parsed.document;
   RealTensors tensors(document, archive.content(), parsed.records, destination_of(destination), construction);
   const BuildPolicy policy{globals, encoding, construction};
@@ -144,9 +144,9 @@ py::object load_over(Archive& archive, const py::object& allow, const py::object
 std::unique_ptr<Lazy> read_lazily(py::object archive, const py::object& allow, const py::object& destination,
                                   const std::string& encoding, const py::object& construction,
                                   const FileName& name) {
-  const bool take_modules = construction.attr("takes_modules").cast<bool>();
+  const bool stubs = construction.attr("makes_stubs").cast<bool>();
   auto [parsed, globals] = read_allowed(archive.cast<Archive&>(), allow,
-                                        [&](Archive& opened) { return read_for_use(opened, take_modules); });
+                                        [&](Archive& opened) { return read_for_use(opened, stubs); });
   return std::make_unique<Lazy>(std::move(archive), std::move(parsed), std::move(globals), encoding,
                                 destination_of(destination), construction, name);
 }
@@ -202,7 +202,7 @@ py::list explain(Archive& archive) {
   std::optional<ParsedCheckpoint> parsed;
   {
     const GilReleased released;
-    parsed = read_for_load(archive, /*take_modules=*/true);
+    parsed = read_for_load(archive, /*stubs=*/true);
   }
   py::list explained;
   for (const Storage* storage : parsed->document.storages) {

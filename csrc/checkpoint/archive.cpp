@@ -32,9 +32,9 @@ std::vector<StorageRequest> storage_requests(const Document& document) {
   return storages;
 }
 
-ParsedCheckpoint read_checkpoint(Archive& archive, bool take_modules) {
+ParsedCheckpoint read_checkpoint(Archive& archive, bool stubs) {
   archive.begin_records();
-  Document document = archive.document(take_modules);
+  Document document = archive.document(stubs);
   std::vector<Record> records = archive.records(storage_requests(document));
   return {std::move(document), std::move(records)};
 }

@@ -41,9 +41,9 @@ class Archive {
   virtual const char* container() const noexcept = 0;
   virtual bool is_torchscript() const { return false; }
 
-  // Reads the document, with the safe machine if the archive has a pickle. `take_modules` is that
+  // Reads the document, with the safe machine if the archive has a pickle. `stubs` is that
   // of PickleForm. Throws what read_pickle throws.
-  virtual Document document(bool take_modules = false) const = 0;
+  virtual Document document(bool stubs = false) const = 0;
 
   // Returns whether the archive has a pickle, which names globals and could run code in torch.load.
   virtual bool is_pickled() const { return true; }
@@ -75,6 +75,9 @@ class Archive {
   // Returns the end of the checkpoint in its source. Call this after records().
   virtual std::uint64_t end() const noexcept = 0;
 
+  // Returns the number of bytes after the checkpoint, which nothing reads. Call this after records().
+  virtual std::uint64_t behind() const noexcept { return content_.source()->size() - end(); }
+
  protected:
   explicit Archive(Content content) : content_(std::move(content)) {}
 
@@ -90,7 +93,7 @@ struct ParsedCheckpoint {
   std::vector<Record> records;
 };
 
-// Reads both, and checks every record. `take_modules` is that of document().
-ParsedCheckpoint read_checkpoint(Archive& archive, bool take_modules = false);
+// Reads both, and checks every record. `stubs` is that of document().
+ParsedCheckpoint read_checkpoint(Archive& archive, bool stubs = false);
 
 }  // namespace zerocopy

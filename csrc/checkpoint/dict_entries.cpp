@@ -71,8 +71,8 @@ std::string identity(const Value& key) {
     case Kind::device:
       return "device " + text(key.as<Device>().type) + identity(key.as<Device>().index);
     case Kind::global:
-      if (const DType* dtype = key.as<Global>().dtype; dtype != nullptr)
-        return "dtype " + std::string(dtype->name);
+      if (key.as<Global>().action == Action::dtype)
+        return "dtype " + std::string(key.as<Global>().dtype->name);
       return "global " + text(key.as<Global>().module) + text(key.as<Global>().name);
     default:  // only the class could compare
       return "object " + std::to_string(key.node().slot);

@@ -200,8 +200,8 @@ Region Hdf5Archive::pickle() const {
   return bytes_of(*pickle_, kMaxPickle);
 }
 
-Document Hdf5Archive::document(bool take_modules) const {
-  return pickle_ == nullptr ? tree() : read_pickle(pickle(), {.take_modules = take_modules});
+Document Hdf5Archive::document(bool stubs) const {
+  return pickle_ == nullptr ? tree() : read_pickle(pickle(), {.stubs = stubs});
 }
 
 Document Hdf5Archive::tree() const {

@@ -24,7 +24,7 @@ class Hdf5Archive final : public Archive {
   Hdf5Archive(Content content, Hdf5Listing listing);
 
   const char* container() const noexcept override { return "hdf5"; }
-  Document document(bool take_modules) const override;
+  Document document(bool stubs) const override;
   bool is_pickled() const override { return pickle_ != nullptr; }
   Region pickle() const override;
   std::vector<Record> records(std::span<const StorageRequest> storages) override;

@@ -146,7 +146,7 @@ std::vector<Record> LegacyArchive::records(std::span<const StorageRequest> stora
     if (!found[first]) fail("missing data of storage " + quote(storages[i].key));
     records[i] = records[first];
   }
-  if (ends_like_a_zip(source())) fail("it ends as a zip archive: two checkpoints in one file");
+  if (ends_like_a_zip(source(), end_)) fail("it ends as a zip archive: two checkpoints in one file");
   return records;
 }
 

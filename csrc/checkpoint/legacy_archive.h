@@ -21,10 +21,10 @@ class LegacyArchive final : public Archive {
 
   const char* container() const noexcept override { return "legacy"; }
   Region pickle() const override { return object_; }
-  Document document(bool take_modules) const override {
-    return read_pickle(object_, {.ids = PersistentId::storage_with_view,
-                                 .take_modules = take_modules,
-                                 .fixed_budget = content_.fixed_budget()});
+  Document document(bool stubs) const override {
+    return read_pickle(
+        object_,
+        {.ids = PersistentId::storage_with_view, .stubs = stubs, .fixed_budget = content_.fixed_budget()});
   }
   std::vector<Record> records(std::span<const StorageRequest> storages) override;
   std::uint64_t end() const noexcept override { return end_; }

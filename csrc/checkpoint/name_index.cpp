@@ -136,6 +136,7 @@ std::optional<std::size_t> NameIndex::find(std::string_view name) const {
 bool NameIndex::is_tensor(const Value& value) {
   if (value.is(Kind::tensor) || value.is(Kind::parameter)) return true;
   if (!value.is(Kind::object)) return false;
+  if (value.as<Object>().called != nullptr) return false;
   const Global& made_by = *value.as<Object>().callable;
   return (made_by.module == "torch._utils" || made_by.module == "torch._tensor") &&
          made_by.name.starts_with("_rebuild_");
@@ -209,6 +210,7 @@ void NameIndex::search_object(const Object& object) {
     search_mapping(*module->modules, owner, /*again=*/true);
     return;
   }
+  if (object.called != nullptr) search(Value::of(*object.called), owner, /*again=*/false);
   std::size_t place = 0;
   if (object.arguments != nullptr) {
     for (const Value& argument : object.arguments->items) {

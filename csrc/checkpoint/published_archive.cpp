@@ -122,9 +122,7 @@ std::unique_ptr<PublishedArchive> PublishedArchive::of(const Region& first,
       new PublishedArchive(std::move(content), std::move(pickle), std::move(rows)));
 }
 
-Document PublishedArchive::document(bool take_modules) const {
-  return read_pickle(pickle_, {.take_modules = take_modules});
-}
+Document PublishedArchive::document(bool stubs) const { return read_pickle(pickle_, {.stubs = stubs}); }
 
 std::vector<Record> PublishedArchive::records(std::span<const StorageRequest> storages) {
   std::vector<Record> records;

@@ -44,7 +44,7 @@ class PublishedArchive final : public Archive {
                                               const Layout& layout, const Map& map);
 
   const char* container() const noexcept override { return "published"; }
-  Document document(bool take_modules) const override;
+  Document document(bool stubs) const override;
   Region pickle() const override { return pickle_; }
   std::vector<Record> records(std::span<const StorageRequest> storages) override;
   std::uint64_t end() const noexcept override { return content_.source()->size(); }

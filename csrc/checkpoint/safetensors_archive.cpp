@@ -65,7 +65,7 @@ Region SafetensorsArchive::pickle() const {
   throw UnsupportedError("checkpoint: a safetensors file has no pickle");
 }
 
-Document SafetensorsArchive::document(bool /*take_modules*/) const {
+Document SafetensorsArchive::document(bool /*stubs*/) const {
   Document document(header_.text());
   auto& tensors = document.make<Mapping>(Kind::dict);
   document.root = Value::of(tensors);

@@ -11,7 +11,7 @@ class SafetensorsArchive final : public Archive {
   explicit SafetensorsArchive(Content content) : Archive(std::move(content)), header_(*content_.source()) {}
 
   const char* container() const noexcept override { return "safetensors"; }
-  Document document(bool take_modules) const override;
+  Document document(bool stubs) const override;
   bool is_pickled() const override { return false; }
   Region pickle() const override;
   std::vector<Record> records(std::span<const StorageRequest> storages) override;

@@ -62,7 +62,7 @@ void ZipArchive::check_version() const {
     throw UnsupportedError("checkpoint: this is a torch.package; torch.package.PackageImporter loads it");
   }
   if (!record && is_program()) refuse_program();
-  if (!record) throw FormatError("checkpoint: record 'version' is missing");
+  if (!record) zip_.fail_as_other("checkpoint: record 'version' is missing");
   const std::string content = read_text(*record);
   const std::string_view digits = trimmed(content);
   std::uint64_t version = 0;
@@ -103,7 +103,11 @@ bool ZipArchive::is_program() const {
 std::size_t ZipArchive::pickle_record() const {
   if (const auto record = find("data.pkl")) return *record;
   if (is_program()) refuse_program();
-  throw FormatError("checkpoint: record 'data.pkl' is missing");
+  // torch.save pickles before it writes the storages. If that fails, it still ends the archive.
+  bool has_storages = false;
+  for (std::size_t i = 0; i < zip_.count(); ++i) has_storages |= zip_.name(i).starts_with("data/");
+  const char* why = has_storages ? "" : ": the save did not finish";
+  throw FormatError(std::string("checkpoint: record 'data.pkl' is missing") + why);
 }
 
 Region ZipArchive::pickle() const { return read(pickle_record()); }
@@ -120,10 +124,10 @@ Region ZipArchive::read(std::size_t record) const {
   return content_.read(zip_.record(record));
 }
 
-Document ZipArchive::document(bool take_modules) const {
-  return read_pickle(pickle(), {.stored = zip_.stored_size(pickle_record()),
-                                .take_modules = take_modules,
-                                .fixed_budget = content_.fixed_budget()});
+Document ZipArchive::document(bool stubs) const {
+  return read_pickle(
+      pickle(),
+      {.stored = zip_.stored_size(pickle_record()), .stubs = stubs, .fixed_budget = content_.fixed_budget()});
 }
 
 void ZipArchive::require_undamaged_pickle() const {

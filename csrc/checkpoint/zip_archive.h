@@ -30,13 +30,14 @@ class ZipArchive final : public Archive {
   bool is_torchscript() const override { return zip_.contains("constants.pkl"); }
   Region pickle() const override;
   void require_undamaged_pickle() const override;
-  Document document(bool take_modules) const override;
+  Document document(bool stubs) const override;
   std::vector<Record> records(std::span<const StorageRequest> storages) override {
     return records_in("data/", storages);
   }
   StorageRecords found_records(std::span<const StorageRequest> storages) override;
   void begin_records() const override;
   std::uint64_t end() const noexcept override { return content_.source()->size(); }
+  std::uint64_t behind() const noexcept override { return zip_.behind(); }
 
   // Returns every record, with its local header read and checked, so every byte of the file is
   // accounted for. If records are many, a thread reads the headers from begin_records() on, and

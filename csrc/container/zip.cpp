@@ -38,8 +38,12 @@ bool deferred(T narrow) {
 }
 
 // Example: "zip: entry 3 'archive/data/0' at 0x1f40: "
+std::string message(std::string_view name, std::uint64_t offset, const std::string& reason) {
+  return "zip: entry " + quote(name) + " at " + hex(offset) + ": " + reason;
+}
+
 [[noreturn]] void fail(std::string_view name, std::uint64_t offset, const std::string& reason) {
-  throw FormatError("zip: entry " + quote(name) + " at " + hex(offset) + ": " + reason);
+  throw FormatError(message(name, offset, reason));
 }
 
 // Returns the content of the zip64 extra field, or nothing if it is missing. Refuses a Unicode path field,
@@ -64,10 +68,22 @@ ByteSpan find_zip64_field(std::string_view name, std::uint64_t offset, ByteSpan 
 
 bool is_folder(std::string_view name) { return name.back() == '/'; }
 
+bool ends_with(std::string_view name, std::string_view ending) {
+  return name.size() >= ending.size() && FoldedEqual()(name.substr(name.size() - ending.size()), ending);
+}
+
+// By the endings that people give to checkpoints.
+bool is_called_checkpoint(std::string_view name) {
+  constexpr std::array<std::string_view, 7> kEndings{".pt",          ".pth", ".ckpt", ".bin",
+                                                     ".safetensors", ".h5",  ".hdf5"};
+  return std::ranges::any_of(kEndings, [&](std::string_view ending) { return ends_with(name, ending); });
+}
+
 }  // namespace
 
 Zip::Zip(std::shared_ptr<const Source> source) : source_(std::move(source)) {
   const ZipEnd end = find_zip_end(*source_);
+  behind_ = end.behind;
   directory_bytes_ = source_->read(end.directory);
   Cursor cursor(directory_bytes_.bytes(), "zip central directory");
   entries_.reserve(static_cast<std::size_t>(end.entries));
@@ -180,7 +196,8 @@ void Zip::check_names() {
     const std::string_view name = entry.name;
     if (name.size() <= root_.size() || name[root_.size()] != '/' || !name.starts_with(root_) ||
         root_.empty()) {
-      fail(name, entry.header, "is not in the folder " + quote(root_) + " of the first record");
+      fail_as_other(
+          message(name, entry.header, "is not in the folder " + quote(root_) + " of the first record"));
     }
     // Other readers end names at NUL and split them at a backslash.
     if (name.find('\0') != std::string_view::npos || name.find('\\') != std::string_view::npos ||
@@ -191,6 +208,33 @@ void Zip::check_names() {
       fail(name, entry.header, "has the name of another record (names are compared without case)");
     }
   }
+}
+
+void Zip::fail_as_other(const std::string& reason) const {
+  constexpr std::size_t kMaxListed = 5;
+  std::string checkpoints;
+  std::size_t count = 0;
+  for (const Entry& entry : entries_) {
+    if (ends_with(entry.name, "data.pkl")) throw FormatError(reason);
+    if (is_called_checkpoint(entry.name) && count++ < kMaxListed) {
+      checkpoints += (count == 1 ? "" : ", ") + quote(entry.name);
+    }
+  }
+  if (count > kMaxListed) checkpoints += " and " + std::to_string(count - kMaxListed) + " more";
+  if (count != 0) {
+    throw UnsupportedError("this is a zip archive that holds checkpoints, " + checkpoints +
+                           ": extract it, and load these");
+  }
+  const std::string_view first = entries_.front().name;
+  if (first == "serialized_exported_program.json") {  // as torch 2.6 and earlier releases write it
+    throw FormatError("this is a program saved by torch.export; torch.export.load reads it (" + reason + ")");
+  }
+  if (ends_with(first, ".npy")) {
+    throw FormatError("this is a NumPy archive (.npz), not a checkpoint: numpy.load reads it (" + reason +
+                      ")");
+  }
+  throw FormatError("this is a zip archive, not a checkpoint: extract it, and load the file in it (" +
+                    reason + ")");
 }
 
 bool Zip::contains(std::string_view name) const {

@@ -2,15 +2,15 @@
 //
 //   ┌ local header │ data ┐ ┌ local header │ data │ descriptor ┐ …  records, back to back from 0
 //   ┌ central entry ┐ ┌ central entry ┐ …                           the central directory
-//   [zip64 end record] [zip64 locator] end of central directory │ comment, to the last byte
+//   [zip64 end record] [zip64 locator] end of central directory │ comment │ anything
 //
 // Sizes, method and flags come from the central directory, since torch's local headers leave sizes
 // to data descriptors. The start of the data comes from the local header: its extra field, torch's
 // padding, differs from the central one. Format: PKWARE APPNOTE 6.3.10, §4.3-4.5.
 //
-// The reader is stricter than torch's (miniz). Every byte belongs to exactly one record or
-// structure, names are unique without case, and local headers agree with the directory. So an
-// archive has one reading, and hides nothing.
+// The reader takes the end record that torch's (miniz) takes, and is stricter otherwise. Every byte
+// up to there belongs to exactly one record or structure, names are unique without case, and local headers
+// agree with the directory. So an archive has one reading, and hides nothing.
 #pragma once
 
 #include <optional>
@@ -28,6 +28,9 @@ class Zip {
   // Reads the directory. Throws FormatError or UnsupportedError.
   explicit Zip(std::shared_ptr<const Source> source);
 
+  // The number of bytes after the archive, which nothing reads.
+  std::uint64_t behind() const noexcept { return behind_; }
+
   // The folder of all records: the first name up to its first '/'.
   std::string_view root() const noexcept { return root_; }
 
@@ -40,6 +43,10 @@ class Zip {
 
   // The CRC-32 of the record's content, from the directory. This class does not verify it.
   std::uint32_t crc(std::size_t i) const noexcept { return entries_[i].crc; }
+
+  // Throws FormatError with a reason why the archive is not a checkpoint. If no record of any folder is
+  // called data.pkl, the error says what the archive is: of one that holds checkpoints UnsupportedError.
+  [[noreturn]] void fail_as_other(const std::string& reason) const;
 
   // Returns whether the root folder has a record of exactly this name.
   bool contains(std::string_view name) const;
@@ -80,6 +87,7 @@ class Zip {
   std::string_view relative(const Entry& entry) const noexcept { return entry.name.substr(root_.size() + 1); }
 
   std::shared_ptr<const Source> source_;
+  std::uint64_t behind_ = 0;
   Region directory_bytes_;  // each Entry's name is a view of this
   std::string_view root_;
   std::vector<Entry> entries_;

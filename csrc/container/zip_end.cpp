@@ -18,7 +18,8 @@ constexpr std::uint64_t kLocatorSize = 20;
 constexpr std::uint64_t kZip64EndSize = 56;
 // signature and size, which the size field does not count
 constexpr std::uint64_t kZip64EndPreamble = 12;
-constexpr std::uint64_t kMaxComment = 65535;
+// torch's reader searches in blocks of 4096 bytes that overlap by 3, until it has seen 64 KiB.
+constexpr std::uint64_t kSearched = 4096 + std::uint64_t{16} * 4093;
 constexpr std::uint64_t kEntrySize = 46;
 // About ten million records. A sparse file can claim any size at no cost, but memory is not sparse.
 constexpr std::uint64_t kMaxDirectory = std::uint64_t{1} << 30U;
@@ -46,43 +47,36 @@ bool deferred(T narrow) {
   return narrow == std::numeric_limits<T>::max();
 }
 
-// Searches backwards for the signature and a comment that ends with the file. Further signatures
-// would make the archive ambiguous: some readers take the last one, whatever its comment.
+// Returns the end of an end record and its comment.
+std::uint64_t end_of(ByteSpan tail, std::uint64_t at) {
+  Cursor cursor(tail.subspan({at, kEndSize}), "zip end record");
+  cursor.skip(20);
+  return at + kEndSize + cursor.read<std::uint16_t>();
+}
+
+// Searches backwards for the last signature with room for a record behind it, whatever follows, as
+// torch's reader and zipfile do. Readers that compare the comment's length with the end of the file
+// may take an earlier record: then the archive is ambiguous.
 std::optional<std::uint64_t> find_end_record(ByteSpan tail) {
   std::optional<std::uint64_t> found;
-  bool others = false;
   // The signature's last byte is rarer than its first, and memrchr scans 30 bytes a cycle.
   constexpr std::size_t kLast = sizeof(kEndSignature) - 1;
   const std::byte* const begin = tail.data() + kLast;
   std::size_t left = tail.size() - kEndSize + 1;
   while (const void* hit = ::memrchr(begin, kEndSignature >> 24U, left)) {
     left = static_cast<std::size_t>(static_cast<const std::byte*>(hit) - begin);
+    if (tail.size() - left > kSearched) break;
     Cursor cursor(tail.subspan({left, kEndSize}), "zip end record");
     if (cursor.read<std::uint32_t>() != kEndSignature) continue;
-    cursor.skip(16);
-    const bool ends_the_file = left + kEndSize + cursor.read<std::uint16_t>() == tail.size();
-    if (ends_the_file && (found || others)) fail("two end-of-directory records");
-    if (ends_the_file) found = left;
-    others |= !ends_the_file;
+    if (found && end_of(tail, left) == tail.size()) fail("two end-of-directory records");
+    if (!found) found = left;
   }
   return found;
 }
 
-// Returns zero if there is no end record, or if its comment reaches the end of the file.
-std::uint64_t bytes_behind_last_end_record(ByteSpan tail) {
-  for (std::size_t at = tail.size() - kEndSize; at != 0; --at) {
-    Cursor cursor(tail.subspan({at, kEndSize}), "zip end record");
-    if (cursor.read<std::uint32_t>() != kEndSignature) continue;
-    cursor.skip(16);
-    const std::uint64_t end = at + kEndSize + cursor.read<std::uint16_t>();
-    return tail.size() - std::min<std::uint64_t>(end, tail.size());
-  }
-  return 0;
-}
-
-// Reads the range that can hold an end record with the longest comment, and the locator before it.
+// Reads the range in which torch's reader searches, and the locator before it.
 Region tail_of(const Source& source) {
-  const std::uint64_t size = std::min(source.size(), kEndSize + kMaxComment + kLocatorSize);
+  const std::uint64_t size = std::min(source.size(), kSearched + kLocatorSize);
   return source.read({source.size() - size, size});
 }
 
@@ -149,10 +143,12 @@ EndRecord read_end(const Source& source, ByteSpan tail, std::uint64_t at) {
 
 }  // namespace
 
-bool ends_like_a_zip(const Source& source) {
+bool ends_like_a_zip(const Source& source, std::uint64_t begin) {
   if (source.size() < kEndSize) return false;
   try {
-    return find_end_record(tail_of(source).bytes()).has_value();
+    const Region tail = tail_of(source);
+    const std::optional<std::uint64_t> at = find_end_record(tail.bytes());
+    return at && (end_of(tail.bytes(), *at) == tail.size() || source.size() - tail.size() + *at >= begin);
   } catch (const FormatError&) {  // two end records
     return true;
   }
@@ -165,11 +161,9 @@ ZipEnd find_zip_end(const Source& source) {
   const Region tail = tail_of(source);
   const std::optional<std::uint64_t> at = find_end_record(tail.bytes());
   if (!at) {
-    if (const std::uint64_t behind = bytes_behind_last_end_record(tail.bytes()); behind != 0) {
-      fail(std::to_string(behind) + " bytes follow the end record of the archive, which is to be the last");
-    }
     fail("the file is truncated: it begins like a zip archive and the directory at its end is missing (" +
-         std::to_string(source.size()) + " bytes are there; incomplete download?)");
+         std::to_string(source.size()) +
+         " bytes are there; an incomplete download, or the save did not finish)");
   }
   const EndRecord claims = read_end(source, tail.bytes(), *at);
 
@@ -190,7 +184,8 @@ ZipEnd find_zip_end(const Source& source) {
     fail(std::to_string(claims.entries) + " entries do not fit a central directory of " +
          std::to_string(claims.directory.size) + " bytes");
   }
-  return {claims.directory, claims.entries};
+  const std::uint64_t end = std::min<std::uint64_t>(end_of(tail.bytes(), *at), tail.size());
+  return {claims.directory, claims.entries, tail.size() - end};
 }
 
 }  // namespace zerocopy

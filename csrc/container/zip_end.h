@@ -8,13 +8,15 @@ namespace zerocopy {
 struct ZipEnd {
   Extent directory;           // checked to lie in the source
   std::uint64_t entries = 0;  // checked against the directory's size: 46 bytes each at least
+  std::uint64_t behind = 0;   // bytes after the archive, which nothing reads
 };
 
-// Throws FormatError if the end record is missing or ambiguous, or if the records at the end are
-// not adjacent up to the last byte.
+// Takes the end record that torch's reader takes. Bytes may follow it. Throws FormatError if the end
+// record is missing or ambiguous, or if the records before it are not adjacent.
 ZipEnd find_zip_end(const Source& source);
 
-// Returns whether a reader that searches from the end, such as a scanner, would find an archive.
-bool ends_like_a_zip(const Source& source);
+// Returns whether a reader that searches from the end, such as a scanner, would find an archive in a
+// file whose checkpoint ends before `begin`.
+bool ends_like_a_zip(const Source& source, std::uint64_t begin);
 
 }  // namespace zerocopy

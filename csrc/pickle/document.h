@@ -196,7 +196,8 @@ struct Parameter : Node {
 
 // A call of a global that is not native. It is made only if the allow-list permits the global.
 struct Object : Node {
-  enum class Call : std::uint8_t { reduce, create };  // f(*args) or f.__new__(f, *args)
+  // f(*args); f.__new__(f, *args); for stubs only, the same with keyword arguments as the last item.
+  enum class Call : std::uint8_t { reduce, create, create_with_keywords };
   enum class Effect : std::uint8_t { state, append, set_item };
   struct Step {
     Effect effect = Effect::state;
@@ -205,6 +206,8 @@ struct Object : Node {
   };
 
   const Global* callable = nullptr;
+  // For stubs only: the call's result is called in place of the global, which began the calls.
+  Object* called = nullptr;
   Call call = Call::reduce;
   const Sequence* arguments = nullptr;
   ArenaList<Step> steps;  // later changes of the result, in order

@@ -67,6 +67,7 @@ class Visitor {
   void visit_object(const Object& object) {
     const NamePair name = name_of(*object.callable);
     (object.call == Object::Call::reduce ? effects_.called : effects_.created).insert(name);
+    if (object.called != nullptr) plan(Value::of(*object.called));
     const auto& arguments = object.arguments->items;
     for (const Value& argument : arguments) plan(argument);
     if (name == kRebuildFromType && arguments.size() == 4) rebuild(arguments[0], arguments[1], arguments[3]);

@@ -28,6 +28,8 @@ class KeyCheck {
       case Kind::device:
       case Kind::tensor:  // hashed by identity
       case Kind::parameter:
+      case Kind::storage:
+      case Kind::global:  // so are classes and functions
         return count(depth);
       case Kind::tuple:
       case Kind::size:
@@ -45,13 +47,7 @@ class KeyCheck {
       case Kind::set:
       case Kind::byte_array:
         fail("a key that cannot be hashed");
-      case Kind::global:
-        if (key.as<Global>().action == Action::dtype) return count(depth);
-        break;
-      default:
-        break;
     }
-    throw UnsupportedError("pickle: a key of an unusual type" + where());
   }
 
   // The number of parts beyond the first.

@@ -1,13 +1,7 @@
 #include "pickle/machine.h"
 
-#include <algorithm>
-
+#include "pickle/interpreter.h"
 #include "pickle/keys.h"
-#include "pickle/memo.h"
-#include "pickle/opcode.h"
-#include "pickle/rebuild.h"
-#include "pickle/stack.h"
-#include "pickle/storages.h"
 #include "text/utf8.h"
 
 namespace zerocopy {
@@ -15,69 +9,7 @@ namespace {
 
 constexpr std::uint16_t kMaxDepth = 1000;
 
-class Machine {
- public:
-  Machine(Region pickle, const PickleForm& form)
-      : document_(std::move(pickle), form.fixed_budget),
-        opcodes_left_(form.most_opcodes(document_.text().size())),
-        storages_(form.ids),
-        take_modules_(form.take_modules) {}
-
-  Document run() {
-    try {
-      for (decoder_.next(instruction_); instruction_.opcode != Opcode::stop; decoder_.next(instruction_)) {
-        if (opcodes_left_-- == 0) fail("more opcodes than its deflated bytes account for");
-        step();
-      }
-      document_.root = pop();
-      document_.check_repeated_work();
-    } catch (const StackError& error) {
-      fail(error.what());
-    }
-    return std::move(document_);
-  }
-
- private:
-  void step();
-
-  void push(const Value& value) { stack_.push(value); }
-  Value pop() { return stack_.pop(); }
-  std::uint64_t index() const { return static_cast<std::uint64_t>(instruction_.number); }
-
-  void memoize(bool stored) const;
-  void recall();
-
-  void make_blob(Kind kind);
-  void make_text();
-  void make_real();
-  void make_integer();
-  void make_sequence(Kind kind, std::span<const Value> items);
-  void make_global(std::string_view module, std::string_view name);
-  void make_stack_global();
-  void load_persistent(const Value& id);
-
-  void append(std::span<const Value> items);
-  void add_items(std::span<const Value> items);
-  void set_items(std::span<const Value> items);
-  void build(const Value& state);
-  void call(Object::Call how);
-
-  Object::Step& add_step(Object& object, Object::Effect effect, const Value& value);
-  void contain(Node& outer, const Value& inner) const;
-  [[noreturn]] void fail(const std::string& reason) const;
-  [[noreturn]] void refuse(const std::string& reason) const;
-  std::string where() const { return " (at " + hex(instruction_.offset) + ")"; }
-
-  Document document_;
-  std::uint64_t opcodes_left_;
-  Decoder decoder_{document_.text()};
-  Instruction instruction_{};
-  Memo<Value> memo_{document_.text().size()};
-  Stack stack_;
-  const Value empty_tuple_ = Value::of(document_.make<Sequence>(Kind::tuple));  // shared
-  StorageTable storages_;
-  bool take_modules_;
-};
+}  // namespace
 
 void Machine::fail(const std::string& reason) const { throw FormatError("pickle: " + reason + where()); }
 
@@ -174,11 +106,12 @@ void Machine::step() {
       return call(Object::Call::create);
 
     default:
-      reject(instruction_);
+      return step_for_stubs();
   }
 }
 
-void Machine::memoize(bool stored) const {
+void Machine::memoize(bool stored) {
+  last_call_ = nullptr;
   if (!stored) fail("memo index " + std::to_string(index()) + " is beyond the pickle's length");
 }
 
@@ -244,97 +177,9 @@ void Machine::make_stack_global() {
 }
 
 void Machine::load_persistent(const Value& id) {
-  Global* module = take_modules_ ? class_of_module(id) : nullptr;
+  Global* module = stubs_ ? class_of_module(id) : nullptr;
   push(module != nullptr ? Value::of(*module)
                          : Value::of(storages_.load(document_, id, instruction_.offset)));
-}
-
-void Machine::append(std::span<const Value> items) {
-  const Value target = stack_.top();
-  if (target.is(Kind::object)) {
-    if (items.empty()) refuse("nothing appended to an object");  // the class may not even be a list
-    for (const Value& item : items) add_step(target.as<Object>(), Object::Effect::append, item);
-    return;
-  }
-  if (!target.is(Kind::list)) refuse("items appended to a value that is not a list");
-  auto& list = target.as<Sequence>();
-  for (const Value& item : items) {
-    list.items.push_back(document_.arena(), item);
-    contain(list, item);
-  }
-}
-
-void Machine::add_items(std::span<const Value> items) {
-  const Value target = stack_.top();
-  if (!target.is(Kind::set)) refuse("items added to a value that is not a set");
-  for (const Value& item : items) {
-    check_key(document_, item, instruction_.offset);
-    target.as<Sequence>().items.push_back(document_.arena(), item);
-    contain(target.node(), item);
-  }
-}
-
-void Machine::set_items(std::span<const Value> items) {
-  const Value target = stack_.top();
-  if (items.size() % 2 != 0) fail("a key without a value");
-  // The class may not even be a dict.
-  if (items.empty() && target.is(Kind::object)) refuse("nothing set in an object");
-  if (!target.is_mapping() && !target.is(Kind::object)) refuse("items set on a value that is not a dict");
-  for (std::size_t i = 0; i < items.size(); i += 2) {
-    check_key(document_, items[i], instruction_.offset);
-    if (target.is(Kind::object)) {
-      add_step(target.as<Object>(), Object::Effect::set_item, items[i + 1]).key = items[i];
-      continue;
-    }
-    target.as<Mapping>().items.push_back(document_.arena(), {items[i], items[i + 1]});
-    contain(target.node(), items[i]);
-    contain(target.node(), items[i + 1]);
-  }
-}
-
-// Sets OrderedDict's attributes (state_dict's _metadata), or the state of an allowed class.
-void Machine::build(const Value& state) {
-  const Value target = stack_.top();
-  document_.charge_state(state);
-  if (target.is(Kind::object)) {
-    add_step(target.as<Object>(), Object::Effect::state, state);
-    return;
-  }
-  if (!target.is(Kind::ordered_dict)) refuse("state set on a value that has none");
-  auto& mapping = target.as<Mapping>();
-  if (!state.is(Kind::dict) || !mapping.state.is(Kind::none)) {
-    refuse("the state of an OrderedDict is not one dict");
-  }
-  mapping.state = state;
-  contain(mapping, state);
-}
-
-void Machine::call(Object::Call how) {
-  // An enumeration passes its value without a tuple.
-  const bool bare = storages_.of_script() && !stack_.top().is(Kind::tuple);
-  if (bare) make_sequence(Kind::tuple, stack_.take(1));
-  const Value arguments = pop();
-  const Value callable = pop();
-  if (!callable.is(Kind::global)) refuse("a call of a value that is not a global");
-  if (!arguments.is(Kind::tuple)) fail("the arguments of a call are not a tuple");
-  const auto& global = callable.as<Global>();
-  if (global.action != Action::external) {
-    if (how != Object::Call::reduce) refuse("NEWOBJ of " + quote(global.name) + ", which needs a call");
-    push(call_native(document_, global, arguments.as<Sequence>(), instruction_.offset));
-    return;
-  }
-  if (global.module.starts_with("torch.")) document_.charge_rebuild(global, arguments.as<Sequence>());
-  auto& object = document_.make<Object>(Kind::object);
-  object.callable = &global;
-  object.call = how;
-  object.arguments = &arguments.as<Sequence>();
-  contain(object, arguments);
-  push(Value::of(object));
-}
-
-Object::Step& Machine::add_step(Object& object, Object::Effect effect, const Value& value) {
-  contain(object, value);
-  return object.steps.push_back(document_.arena(), {effect, Value{}, value});
 }
 
 void Machine::contain(Node& outer, const Value& inner) const {
@@ -342,8 +187,6 @@ void Machine::contain(Node& outer, const Value& inner) const {
   outer.depth = std::max(outer.depth, static_cast<std::uint16_t>(inner.node().depth + 1));
   if (outer.depth > kMaxDepth) fail("values nest deeper than 1000");
 }
-
-}  // namespace
 
 Document read_pickle(Region pickle, PickleForm form) { return Machine(std::move(pickle), form).run(); }
 

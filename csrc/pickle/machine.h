@@ -1,8 +1,8 @@
 // The safe pickle machine: reads a pickle into a Document.
 //
 // It knows the opcodes that hold data (of all binary protocols) and the globals of
-// pickle/globals.h. None of its opcodes calls a function. REDUCE and NEWOBJ of other globals become
-// Object nodes, and the caller decides about these.
+// pickle/globals.h. None of its opcodes calls a function. Calls of other globals become Object
+// nodes, and the caller decides about these.
 //
 // Limits keep memory and time in proportion to the file. Values nest at most 1000 deep, and the
 // stack holds a million values. Memo indices stay below the pickle's length. A deflated pickle may
@@ -20,8 +20,9 @@ struct PickleForm {
   PersistentId ids = PersistentId::storage;
   // The pickle's bytes in the file: fewer than its length if it is deflated.
   std::uint64_t stored = std::numeric_limits<std::uint64_t>::max();
-  // Legacy files store a class with its source. Such an id is refused, or resolved to the class.
-  bool take_modules = false;
+  // Whether unknown objects become stubs, which cannot run anything. Then the machine also takes
+  // calls of values, opcodes that call in other ways, dropped values, and legacy ids of classes.
+  bool stubs = false;
   std::uint64_t fixed_budget = Budget::kFixed;  // that of Document
 
   // DEFLATE makes a thousand opcodes of a byte, and each opcode may take a hundred bytes of memory.

@@ -46,6 +46,8 @@ class Stack {
     marks_.push_back(height_);
   }
 
+  bool is_at_mark() const noexcept { return !marks_.empty() && marks_.back() == height_; }
+
   std::span<const Value> take_since_mark() {
     if (marks_.empty()) throw StackError("no mark on the stack");
     const std::size_t mark = marks_.back();

@@ -291,7 +291,7 @@ py::dict contents(int descriptor, const FileName& name, const py::object& listin
     const GilReleased released;
     auto source = std::make_shared<const FileSource>(File::duplicate(descriptor, name.bytes), 0);
     archive = open_listed(std::move(source), nullptr, Mode::copy_on_write, std::move(listed));
-    ParsedCheckpoint parsed = read_checkpoint(*archive, /*take_modules=*/true);
+    ParsedCheckpoint parsed = read_checkpoint(*archive, /*stubs=*/true);
     document = std::move(parsed.document);
     records = std::move(parsed.records);
     name_index.emplace(*document);
@@ -306,7 +306,8 @@ py::dict contents(int descriptor, const FileName& name, const py::object& listin
       others.append(py::make_tuple(text_of(leaf.name), kind, value));
     }
   }
-  return py::dict(py::arg("container") = archive->container(), py::arg("end") = archive->end(),
+  return py::dict(py::arg("container") = archive->container(),
+                  py::arg("end") = archive->content().source()->size() - archive->behind(),
                   py::arg("tensors") = tensors, py::arg("others") = others,
                   py::arg("storages") = storages_of(*document, records),
                   py::arg("metadata") = metadata_of(*document), py::arg("left_out") = names_left_out(*archive));

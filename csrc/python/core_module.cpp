@@ -7,6 +7,7 @@
 
 #include "checkpoint/archive.h"
 #include "checkpoint/legacy_archive.h"
+#include "checkpoint/zip_archive.h"
 #include "container/checksum.h"
 #include "container/safetensors.h"
 #include "container/zip.h"
@@ -94,6 +95,18 @@ std::string container(int descriptor, const FileName& name, const Part& part) {
   if (LegacyArchive::recognises(*source)) return "legacy";
   const Region head = source->read({0, std::min<std::uint64_t>(4, source->size())});
   return head.bytes().text() == "PK\3\4" ? "zip" : "";
+}
+
+// Returns what a zip archive is in which no record could be a checkpoint's pickle; "" for others.
+std::string other_zip(int descriptor, const FileName& name) {
+  const GilReleased released;
+  try {
+    const ZipArchive archive(
+        Content(source_of(descriptor, name, std::nullopt), nullptr, Mode::copy_on_write));
+  } catch (const Error& error) {
+    if (std::string_view(error.what()).starts_with("this is a ")) return error.what();
+  }
+  return "";
 }
 
 std::uint32_t checksum(const py::object& buffer, std::uint32_t crc) {
@@ -215,7 +228,7 @@ py::list storages_of(const Document& document, const std::vector<Record>& record
 // Reads a checkpoint as a safe load does, without asking the allow-lists, and returns the questions
 // for them. Throws the errors of a load up to that point.
 py::dict examine(int descriptor, const FileName& name, std::size_t limit, const py::object& listing,
-                 const Part& part, bool take_modules) {
+                 const Part& part, bool stubs) {
   std::optional<Hdf5Listing> listed = listing_of(listing);
   std::unique_ptr<Archive> archive;
   std::optional<Document> document;
@@ -226,7 +239,7 @@ py::dict examine(int descriptor, const FileName& name, std::size_t limit, const 
     const GilReleased released;
     archive = open_listed(source_of(descriptor, name, part), nullptr, Mode::copy_on_write, std::move(listed));
     if (!archive->is_torchscript()) {
-      ParsedCheckpoint parsed = read_checkpoint(*archive, take_modules);
+      ParsedCheckpoint parsed = read_checkpoint(*archive, stubs);
       Content::require_readable(parsed.records);
       document = std::move(parsed.document);
       records = std::move(parsed.records);
@@ -235,6 +248,7 @@ py::dict examine(int descriptor, const FileName& name, std::size_t limit, const 
     }
   }
   return py::dict(py::arg("container") = archive->container(), py::arg("end") = archive->end(),
+                  py::arg("behind") = document ? archive->behind() : 0,
                   py::arg("foreign") = names_of(externals, limit),
                   py::arg("called") = names_of(effects.called, limit),
                   py::arg("created") = names_of(effects.created, limit),
@@ -266,6 +280,7 @@ PYBIND11_MODULE(_core, module) {
   register_uninterrupted_file(module);
   module.def("scan", &scan, py::arg("pickle"), py::arg("limit"));
   module.def("container", &container, py::arg("descriptor"), py::arg("name"), py::arg("part") = py::none());
+  module.def("other_zip", &other_zip, py::arg("descriptor"), py::arg("name"));
   module.def("file_mappings", &list_file_mappings);
   module.def("file_mapping_at", &find_file_mapping, py::arg("address"));
   module.def("release", &release, py::arg("ranges"));
@@ -275,5 +290,5 @@ PYBIND11_MODULE(_core, module) {
              py::arg("part") = py::none());
   module.def("hdf5_listing", &hdf5_listing, py::arg("descriptor"), py::arg("name"));
   module.def("examine", &examine, py::arg("descriptor"), py::arg("name"), py::arg("limit"),
-             py::arg("listing") = py::none(), py::arg("part") = py::none(), py::arg("take_modules") = false);
+             py::arg("listing") = py::none(), py::arg("part") = py::none(), py::arg("stubs") = false);
 }

@@ -21,7 +21,8 @@ TESTS = Path(__file__).parent.parent
 class Runner:
     """Loads attacks in forks of one process.
 
-    A loader is "zerocopy", "torch" or "trusting", which is stock torch.load with ``weights_only=False``.
+    A loader is "zerocopy", "stub" (zerocopy with ``unknown="stub"``), "torch", or "trusting", which is stock
+    torch.load with ``weights_only=False``.
     """
 
     def __init__(self) -> None:

@@ -178,7 +178,9 @@ def observed(attack: Attack, loader: str, path: Path) -> Outcome:
     if attack.map_location is not None:
         options["map_location"] = attack.map_location
     value, outcome = None, Outcome(LOADS)
-    ours = loader == "zerocopy"
+    ours = loader in ("zerocopy", "stub")
+    if loader == "stub":
+        options |= {"weights_only": True, "unknown": "stub"}
     load = zerocopy.load if ours else torch.load
     memory = GREED * (attack.memory if ours else TORCH_MEMORY)
     # Nothing of an earlier file is left: no finalizer that would run now, no memory that could be used again.

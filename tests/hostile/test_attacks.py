@@ -10,7 +10,7 @@ from attacks.attack import CANARY, Attack, Expected, Family
 from attacks.names import NAMES
 from attacks.payloads import PAYLOADS
 from attacks.runner import Runner
-from attacks.server import EQUAL, GREED, LOADS, Outcome
+from attacks.server import DIFFERS, EQUAL, GREED, LOADS, Outcome
 from conftest import saved_bytes
 from refusals import MAX_MESSAGE_LENGTH
 from sanitizer import SANITIZED
@@ -89,6 +89,19 @@ def echo(message: str, data: bytes) -> bytes:
             last += 1
         longest = max(longest, said[first:last], key=len)
     return longest
+
+
+@pytest.mark.parametrize("family", CATALOG, ids=lambda family: family.title)
+def test_stubs_open_no_door(family: Family, runner: Runner) -> None:
+    """Nothing runs under ``unknown="stub"``, and what is no global's fault is refused as without it."""
+    wrong = []
+    for attack, outcome in runner.outcomes(family, "stub").items():
+        loads = outcome.word in (EQUAL, LOADS, DIFFERS)  # from what a trusting load gives
+        is_clean = (loads or outcome.is_refusal) and not outcome.noted and not outcome.left
+        is_malformed = attack.here().expected is Expected.FORMAT and attack.weights_only
+        if not is_clean or outcome.memory > GREED * attack.memory or (loads and is_malformed):
+            wrong.append(f"{attack.name}: {outcome}")
+    assert not wrong, "\n".join(wrong)
 
 
 def test_errors_of_torch_itself_are_passed_on(runner: Runner) -> None:

@@ -310,9 +310,6 @@ def _endless(data: bytes) -> bytes:
 
 #: Archives that torch and zipfile both read, and zerocopy refuses.
 REFUSED = (
-    Reason("bytes after the end record", "bytes follow the end record|directory at its end is missing",
-           "a reader that searches from the end, as scanners do, may find another archive in them",
-           lambda: a.checkpoint(after=b"?")),
     Reason("bytes between the records", "bytes that do not belong to a record",
            "the gap may contain a second file that only some readers see", lambda: _one(after=b"?")),
     Reason("two archives, one behind the other",

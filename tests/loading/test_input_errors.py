@@ -7,12 +7,14 @@ import errno
 import io
 import os
 import pickle
+import re
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import assembler
 import pytest
 import torch
 from conftest import Child, Saver, saved_bytes
@@ -173,18 +175,88 @@ def test_files_of_other_kinds(tmp_path: Path, by: str) -> None:
         assert isinstance(error.value, ValueError) and isinstance(error.value, zerocopy.Error)
 
 
-@BY
-def test_plain_pickle_with_globals(tmp_path: Path, by: str) -> None:
-    with pytest.raises(pickle.UnpicklingError, match="pathlib"):
-        load_by(by, pickle.dumps(Path("x")), tmp_path)
+def zipped(*names: str) -> bytes:
+    """Return a zip archive in which every record is a checkpoint."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for name in names:
+            archive.writestr(name, saved_bytes(STATE))
+    return out.getvalue()
 
 
-@BY
-def test_truncated_archive(tmp_path: Path, by: str) -> None:
-    content = saved_bytes(STATE)
-    for length in (4, 100, len(content) // 2, len(content) - 1):
-        with pytest.raises(zerocopy.FormatError):
-            load_by(by, content[:length], tmp_path)
+def unfinished() -> bytes:
+    """Return what is left of a save that failed to pickle."""
+    out = io.BytesIO()
+    with pytest.raises((pickle.PicklingError, AttributeError)):
+        torch.save({"weight": torch.ones(3), "function": lambda: 0}, out)
+    return out.getvalue()
+
+
+ARCHIVES: dict[str, tuple[bytes, Any, str]] = {
+    "of stable-baselines3": (
+        zipped("data", "policy.pth", "policy.optimizer.pth", "_stable_baselines3_version"),
+        zerocopy.UnsupportedError,
+        r"holds checkpoints, 'policy\.pth', 'policy\.optimizer\.pth': extract",
+    ),
+    "a folder": (
+        zipped("run/a.CKPT", "run/b/c.bin"),
+        zerocopy.UnsupportedError,
+        "'run/a.CKPT', 'run/b/c.bin'",
+    ),
+    "many": (zipped(*(f"{i}.pt" for i in range(9))), zerocopy.UnsupportedError, r"'4\.pt' and 4 more"),
+    "arrays": (zipped("a.npy", "b.npy"), zerocopy.FormatError, "numpy.load reads it"),
+    "something else": (zipped("a", "b"), zerocopy.FormatError, "extract it, and load the file in it"),
+    "unfinished": (unfinished(), zerocopy.FormatError, "the save did not finish"),
+    "killed": (saved_bytes(STATE)[:700], zerocopy.FormatError, "or the save did not finish"),
+}
+
+
+@pytest.mark.parametrize("kind", ARCHIVES)
+def test_zip_archive_without_a_checkpoint_says_what_it_is(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content, refusal, words = ARCHIVES[kind]
+    path = tmp_path / "m.zip"
+    path.write_bytes(content)
+    for way in (zerocopy.load, zerocopy.lazy_load, zerocopy.open, zerocopy.explain):
+        with pytest.raises(refusal, match=words):
+            way(path)
+    for command in ("ls", "verify", "scan"):
+        code = cli.main([command, str(path)])
+        assert code == 2 if "save" not in words else code, command
+        shown = capsys.readouterr()
+        assert re.search(words, shown.out + shown.err), command
+    with pytest.raises(Exception, match=r"(?s).+") as stock:
+        torch.load(path)
+    with zerocopy.patched(), pytest.raises(stock.type):
+        torch.load(path)
+
+
+def test_path_as_bytes_is_content(tmp_path: Path) -> None:
+    with pytest.raises(zerocopy.FormatError, match=r"os\.fsdecode"):
+        zerocopy.load(os.fsencode(tmp_path / "m.pt"))
+    with pytest.raises(zerocopy.FormatError) as error:
+        zerocopy.load(PNG)
+    assert "fsdecode" not in str(error.value)
+
+
+def test_tensors_of_dtensor_name_the_import(forked: Child, save: Saver) -> None:
+    """As torch does, which allows the classes as soon as the program imports them."""
+    if not hasattr(torch.serialization, "add_safe_globals"):
+        pytest.skip("this release has no list of its own")
+    shard = assembler.call(assembler.name("torch.distributed.tensor.placement_types", "Shard"), 0)
+    file = assembler.checkpoint(assembler.pickle([shard]))
+    code = """
+        import io, pickle, sys, torch, zerocopy
+        for load in (torch.load, zerocopy.load):
+            try:
+                load(sys.argv[1])
+            except pickle.UnpicklingError as error:
+                print("must be imported to load" in str(error), "torch.distributed.tensor" in str(error))
+    """
+    path = save([])
+    path.write_bytes(file)
+    assert forked(code, path).stdout.split() == ["True"] * 4
 
 
 @pytest.mark.skipif(not hasattr(torch, "export"), reason="torch.export is new in 2.1")

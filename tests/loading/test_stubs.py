@@ -94,16 +94,92 @@ def test_tensor_of_an_unknown_subclass():
     assert_same(stub.arguments[0], torch.arange(16.0))
 
 
+LOST = name("lost", "f")
+CALLS = {
+    "a call of what a call returns": (call(call(LOST, 1), 2), "<stub of <stub of lost.f>>", (2,)),
+    "INST": (a.Code(a.MARK + a.code(1) + b"ilost\nf\n"), "<stub of lost.f>", (1,)),
+    "OBJ": (a.Code(a.MARK + LOST + a.code(1) + b"o"), "<stub of lost.f>", (1,)),
+    "NEWOBJ_EX": (a.Code(LOST + a.code((1,)) + a.code({}) + b"\x92"), "<stub of lost.f>", ((1,), {})),
+    "a class of torch's": (call(name("torch", "FloatTensor"), 9), "<stub of FloatTensor>", (9,)),
+    "a dtype": (call(name("torch", "float32"), 9), "<stub of torch.float32>", (9,)),
+    "a set of what nobody knows": (call(name("builtins", "set"), call(LOST)), "<stub of set>", ...),
+    "nothing appended": (a.Code(call(LOST) + a.MARK + b"e"), "<stub of lost.f>", ()),
+}
+
+
+@pytest.mark.parametrize("kind", CALLS)
+def test_a_call_that_no_file_may_make_is_a_stub(kind):
+    value, shown, arguments = CALLS[kind]
+    stub, tensor = stubbed(checkpoint(a.pickle([value, a.tensor()])))
+    assert repr(stub) == shown
+    assert arguments is ... or stub.arguments == arguments
+    assert_same(tensor, torch.arange(16.0))
+
+
+def test_a_setter_of_state_that_is_called_and_dropped():
+    """As cloudpickle writes functions: setter(object, state), POP."""
+    put, drop, get = b"q\x09", b"0", b"h\x09"
+    setter = call(name("cloudpickle", "_function_setstate"), a.Code(get), {"globals": a.tensor()})
+    function = a.Code(call(name("cloudpickle", "_make_function")) + put + setter + drop)
+    assert_same(stubbed(checkpoint(a.pickle(function))).state["globals"], torch.arange(16.0))
+
+
+def test_keys_of_any_kind():
+    """As Lightning up to 1.4 wrote its callbacks: by class."""
+    keys = [
+        LOST,
+        LOST,
+        (LOST, 1),
+        name("lost", "g"),
+        call(LOST),
+        name("torch", "FloatStorage"),
+        name("torch", "float32"),
+    ]
+    pairs = a.Code(b"}" + b"".join(a.code(key) + a.code(i) + b"s" for i, key in enumerate(keys)))
+    f, g = unknown("lost", "f"), unknown("lost", "g")
+    loaded = stubbed(checkpoint(a.pickle({"callbacks": pairs})))["callbacks"]
+    assert (loaded[f], loaded[f, 1], loaded[g]) == (1, 2, 3)
+    assert (loaded[torch.FloatStorage], loaded[torch.float32], len(loaded)) == (5, 6, 6)
+    with pytest.raises(pickle.UnpicklingError, match=r"lost\.f"):
+        zerocopy.load(checkpoint(a.pickle({LOST: 1})))
+
+
+def test_a_class_that_is_allowed_as_a_key():
+    with zerocopy.safe_globals([Net]):
+        assert zerocopy.load(saved_bytes({"callbacks": {Net: 1}})) == {"callbacks": {Net: 1}}
+
+
+def test_attributes_that_a_stub_cannot_make_harmful():
+    """PyG: ``typing.OrderedDict[str, Tensor]()`` sets ``__orig_class__``."""
+    mapping = a.build(a.ordered_dict(("a", a.tensor())), {"__orig_class__": call(LOST), "_metadata": 1})
+    loaded = stubbed(checkpoint(a.pickle(mapping)))
+    assert_same(loaded["a"], torch.arange(16.0))
+    assert isinstance(loaded.__orig_class__, zerocopy.Stub) and loaded._metadata == 1
+    for attribute, value in {"__orig_class__": 1, "items": call(LOST), "__class__": call(LOST)}.items():
+        with pytest.raises(pickle.UnpicklingError):
+            stubbed(checkpoint(a.pickle(a.build(a.ordered_dict(), {attribute: value}))))
+
+
 @pytest.mark.parametrize(
     "value",
     [
         a.tensor(size=(17,)),
         a.tensor(a.storage(numel=17)),
-        a.Code(a.MARK + b"ios\nsystem\n"),
-        call(call(name("lost", "f"))),
+        a.Code(a.code("text") + b")R"),
         a.build(a.tensor(), {"x": 1}),
+        a.Code(b"0"),
+        a.Code(a.MARK + b"o"),
+        a.Code(b"}]K\1s"),
     ],
-    ids=["geometry", "storage", "INST", "call of a call", "state of a tensor"],
+    ids=[
+        "geometry",
+        "storage",
+        "call of a text",
+        "state of a tensor",
+        "POP of nothing",
+        "OBJ of nothing",
+        "a list as key",
+    ],
 )
 def test_the_rest_is_as_strict_as_ever(value):
     with pytest.raises((zerocopy.FormatError, zerocopy.UnsupportedError, pickle.UnpicklingError)):

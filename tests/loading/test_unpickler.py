@@ -33,14 +33,10 @@ def pickle_of(path: Path) -> io.BytesIO:
         )
 
 
-def test_unpickler_is_a_pickle_unpickler(path: Path) -> None:
+def test_tensors_lie_in_one_mapping(path: Path) -> None:
     assert issubclass(zerocopy.Unpickler, pickle.Unpickler)
     loaded = zerocopy.Unpickler(pickle_of(path), path).load()
     assert_same(loaded, STATE)
-
-
-def test_tensors_lie_in_one_mapping(path: Path) -> None:
-    loaded = zerocopy.Unpickler(pickle_of(path), path).load()
     assert len(maps_of(path)) == 1
     for tensor in loaded.values():
         assert lies_in_mapping(tensor.data_ptr(), path)

@@ -19,6 +19,7 @@ REGISTERED_BY_TORCH = frozenset(
         "torch.nested._internal.nested_tensor._rebuild_njt",
     }
 )
+_DTENSOR = "torch.distributed.tensor"
 # The layouts of a device mesh are useful once the program has imported DTensor.
 _OF_DTENSOR = frozenset(
     {"torch.distributed._mesh_layout._FlatLayout", "torch.distributed._mesh_layout._MeshLayout"}
@@ -48,7 +49,7 @@ def named(entries: Iterable[Any]) -> Iterator[tuple[str, Any]]:
 def of_program() -> Iterator[tuple[str, Any]]:
     """Yield the path and the object of globals that the program gave to ``torch.serialization.add_safe_globals``."""
     own = REGISTERED_BY_TORCH
-    if "torch.distributed.tensor" not in sys.modules:
+    if _DTENSOR not in sys.modules:
         own |= _OF_DTENSOR
     entries = dict(named(registered()))
     if _STACK in entries:
@@ -65,6 +66,12 @@ def _is_of_object_collectives(path: str, allowed: Any) -> bool:
 def of_torch() -> dict[str, Any]:
     """Return the path and the object of what torch has registered itself."""
     return {path: allowed for path, allowed in named(registered()) if path in REGISTERED_BY_TORCH}
+
+
+def awaited_import(path: str) -> str | None:
+    """Return the module of torch that allows a global as soon as the program imports it; None if there is none."""
+    is_of_dtensor = path.startswith(f"{_DTENSOR}.") or path == "torch.distributed.device_mesh.DeviceMesh"
+    return _DTENSOR if is_of_dtensor and _DTENSOR not in sys.modules and registered() else None
 
 
 def add(found: list[Any]) -> None:

@@ -102,7 +102,7 @@ def _of_zip(file: OpenFile, facts: dict[str, Any]) -> Iterator[Extent]:
         data_end = data + info.compress_size
         if end > data_end:
             yield Extent(data_end, end - data_end, "descriptor", info.filename)
-    yield Extent(directory, file.size - directory, "directory")
+    yield Extent(directory, facts["end"] - directory, "directory")
 
 
 def _of_record(

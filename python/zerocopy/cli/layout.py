@@ -6,13 +6,12 @@ import contextlib
 import math
 import zlib
 from collections.abc import Callable, Iterator
-from pickle import UnpicklingError
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from zerocopy import _core
 from zerocopy.cli.reading import OpenFile
 from zerocopy.cli.runner import Trouble
-from zerocopy.errors import Error, FormatError, UnsupportedError
+from zerocopy.errors import FormatError, UnsupportedError
 from zerocopy.loading import diagnosis
 from zerocopy.loading.formats import hdf5
 
@@ -78,14 +77,8 @@ def container_of(file: OpenFile) -> str:
         If it is something else, which is then named.
     """
     known = _core.container(file.descriptor, file.path)
-    if known == "zip" and not _occurs(file, diagnosis.is_torchs_zip):
-        try:
-            _core.examine(file.descriptor, file.path, 0)
-        except Error as error:
-            if what := diagnosis.other_zip(file.read(0, diagnosis.HEAD), error):
-                raise Trouble(what) from None
-        except UnpicklingError:
-            return known
+    if known == "zip" and (what := _core.other_zip(file.descriptor, file.path)):
+        raise Trouble(what)
     if known:
         return known
     sample = diagnosis.FileSample(

@@ -123,7 +123,7 @@ def examine(file: reading.OpenFile) -> Scan:
 
 def _examine(file: reading.OpenFile, container: str, most: int) -> Scan:
     """Scan a file, or an archive inside a file, and list `most` of its pickles."""
-    kind, foreign, reasons = _as_the_loader(file, container)
+    kind, foreign, reasons, behind = _as_the_loader(file, container)
     found: list[Pickle] = []
     more_pickles = False
     try:
@@ -140,7 +140,8 @@ def _examine(file: reading.OpenFile, container: str, most: int) -> Scan:
     refused = [name for name in dict.fromkeys([*foreign, *named]) if not policy.running().allows(name)]
     if refused:
         reasons.insert(0, _not_allowed(refused))
-    return Scan(file.path, kind, list(dict.fromkeys(reasons)), _notes(kind, found), found, more_pickles)
+    notes = _notes(kind, found, behind)
+    return Scan(file.path, kind, list(dict.fromkeys(reasons)), notes, found, more_pickles)
 
 
 def _examine_archives(file: reading.OpenFile, archives: list[Archive]) -> Scan:
@@ -207,23 +208,23 @@ _NEVER_LOADED = {
 }
 
 
-def _as_the_loader(file: reading.OpenFile, container: str) -> tuple[str, list[Name], list[Reason]]:
-    """Return what the file is, the globals that it wants, and why a safe load would refuse it apart from these."""
+def _as_the_loader(file: reading.OpenFile, container: str) -> tuple[str, list[Name], list[Reason], int]:
+    """Return what the file is, its globals, other reasons to refuse it, and how many bytes nothing reads."""
     if container in _NEVER_LOADED:
-        return container, [], [_NEVER_LOADED[container]]
+        return container, [], [_NEVER_LOADED[container]], 0
     try:
         listing = layout.listing_of(file) if container == "hdf5" else None
         facts = _core.examine(file.descriptor, file.path, pickles.MAX_GLOBALS, listing, file.part)
     except Error as error:
-        return container, [], [_structure(error)]
+        return container, [], [_structure(error)], 0
     except UnpicklingError as error:
-        return container, [], [Reason("policy", escaped(str(error), _MAX_REASON_LENGTH))]
-    kind, foreign = facts["container"], facts["foreign"]
+        return container, [], [Reason("policy", escaped(str(error), _MAX_REASON_LENGTH))], 0
+    kind, foreign, behind = facts["container"], facts["foreign"], facts["behind"]
     if kind in _NEVER_LOADED:
-        return kind, [], [_NEVER_LOADED[kind]]
+        return kind, [], [_NEVER_LOADED[kind]], 0
     if not all(policy.running().allows(name) for name in foreign):
-        return kind, foreign, []  # nor is it asked what the file does with them
-    return kind, foreign, [Reason("policy", text) for text in _refused_acts(facts)]
+        return kind, foreign, [], behind  # nor is it asked what the file does with them
+    return kind, foreign, [Reason("policy", text) for text in _refused_acts(facts)], behind
 
 
 def _not_allowed(refused: list[Name]) -> Reason:
@@ -254,8 +255,8 @@ def _refused_acts(facts: dict[str, Any]) -> Iterator[str]:
 # -------------------------------------------------------------------------------------- report
 
 
-def _notes(kind: str, found: list[Pickle]) -> list[str]:
-    notes = []
+def _notes(kind: str, found: list[Pickle], behind: int = 0) -> list[str]:
+    notes = [f"{behind} bytes follow the checkpoint, which nothing reads"] if behind else []
     if kind == "torchscript":
         notes.append("code is present: torch.jit.load would compile it")
     if stray := [escaped(one.name) for one in found if one.stray]:

@@ -131,7 +131,7 @@ def examine(file: reading.OpenFile, *, with_records: bool = False, compare: bool
     container = layout.container_of(file)
     reasons: list[Reason] = []
     notes: list[str] = []
-    facts: dict[str, Any] = {"container": container, "storages": []}
+    facts: dict[str, Any] = {"container": container, "storages": [], "behind": 0}
     records: list[Record] = []
     try:
         listing = None
@@ -146,7 +146,7 @@ def examine(file: reading.OpenFile, *, with_records: bool = False, compare: bool
 
             tar_contents.facts_of(file)
         if container in _EXAMINED:
-            facts = _core.examine(file.descriptor, file.path, 0, listing, take_modules=True)
+            facts = _core.examine(file.descriptor, file.path, 0, listing, stubs=True)
     except FormatError as error:
         reasons.append(Reason("structure", escaped(str(error), _MAX_REASON_LENGTH)))
         if container == "hdf5":
@@ -163,6 +163,8 @@ def examine(file: reading.OpenFile, *, with_records: bool = False, compare: bool
     ]
     if container in ("legacy", "safetensors"):
         records = list({record.offset: record for _, record in storages if record.size}.values())
+    if facts["behind"]:
+        notes.append(f"{facts['behind']} bytes follow the checkpoint, which nothing reads")
     if container != "zip":
         notes.append(_NO_CHECKSUMS.get(container, "this format has no checksums"))
 

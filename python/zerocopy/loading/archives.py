@@ -49,12 +49,13 @@ def refuse_all(names: list[Name]) -> dict[Name, Any]:
 def _load_trusting(archive: _C.Archive, options: LoadOptions) -> Any:
     map_location, pickle_args = options.map_location, options.pickle_args
     pickle_module = options.pickle_module or pickle
-    if pickle_module is pickle and list(pickle_args) == ["encoding"] and not callable(map_location):
+    base = pickle_module.Unpickler
+    if base is unpickler.PickleUnpickler and list(pickle_args) == ["encoding"] and not callable(map_location):
         # Most checkpoints name nothing that could run code. The safe machine then gives the same result, many
         # times faster. A failed attempt is repeated by pickle, so no callable may have been called.
         with contextlib.suppress(Error, pickle.UnpicklingError):
             return _load_safely(archive, options, refuse_all, builder)
-    unpickler_class = unpickler.unpickler_of(pickle_module.Unpickler)
+    unpickler_class = unpickler.unpickler_of(base)
     file = io.BytesIO(archive.pickle())
     with _torch.loading_to(map_location):
         unpickling = unpickler_class(file, archive, map_location=map_location, **pickle_args)

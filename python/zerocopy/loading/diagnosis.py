@@ -65,9 +65,6 @@ _COMPRESSED = {
 OTHER_TAR = "this is a tar archive that torch did not write: extract it (tar -xf), and load the file in it"
 PLAIN_PICKLE = "this is a plain pickle, not a file that torch.save wrote"
 _NUMPY = b"\x93NUMPY"
-# In the words of the readers of archives: what torch writes has one folder, with this record.
-_NO_CHECKPOINT = re.compile(r"is not in the folder|record '(data\.pkl|version)' is missing")
-_RECORD = re.compile(rb"data\.pkl", re.IGNORECASE)
 _HTML = re.compile(rb"\s*(<!doctype\s+html|<html|<head|<\?xml[^>]*>\s*<!doctype\s+html)", re.IGNORECASE)
 
 
@@ -77,7 +74,7 @@ def diagnose(sample: FileSample, error: Error) -> Exception:
     if size == 0:
         return UnknownFormatError("the file is empty")
     if head.startswith(_ZIP) or tail.startswith(_ZIP_END):  # the latter: two formats in one file
-        return FormatError(f"{what} ({error})") if (what := other_zip(head, error)) else error
+        return error
     if str(error).startswith("legacy file"):
         return error
     if head.startswith(_LFS):
@@ -120,25 +117,6 @@ def is_tar(head: bytes) -> bool:
 def is_torchs_tar(content: bytes) -> bool:
     """Return whether a tar archive may be one that torch wrote before 0.1.10: it has a member of this name."""
     return b"storages" in content
-
-
-def is_torchs_zip(content: bytes) -> bool:
-    """Return whether a zip archive may be a checkpoint: it has a record of this name, in capitals or not."""
-    return _RECORD.search(content) is not None
-
-
-def other_zip(content: bytes, error: Error) -> str | None:
-    """Return what a zip archive is that no checkpoint could be."""
-    if not (content[:4] == _ZIP and _NO_CHECKPOINT.search(str(error))):
-        return None
-    first = content[30 : 30 + int.from_bytes(content[26:28], "little")]
-    if first == b"serialized_exported_program.json":  # as torch 2.6 and earlier releases write it
-        return "this is a program saved by torch.export; torch.export.load reads it"
-    if is_torchs_zip(content):
-        return None
-    if first.endswith(b".npy"):
-        return "this is a NumPy archive (.npz), not a checkpoint: numpy.load reads it"
-    return "this is a zip archive, not a checkpoint: extract it, and load the file in it"
 
 
 def _bare_pickle(head: bytes) -> Exception:

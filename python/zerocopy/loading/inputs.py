@@ -28,6 +28,7 @@ Backend = str
 _FIRST_PIECE = 1 << 16
 _MODES = ("c", "r", "r+")
 _MAX_PIECE = 1 << 23
+_MAX_PATH = 4096
 
 # File objects that only pass on to another, and the attribute that holds it.
 _WRAPPERS = {
@@ -172,12 +173,21 @@ def _open_buffer(buffer: Any, mode: str, name: str) -> _C.Archive:
         raise ValueError(
             f"{shown(name or name_of(buffer))}: mode 'r+' writes to the buffer, which is read-only: use mode 'c'"
         )
-    return _attempt(
-        lambda listing: _C.Archive.open_buffer(buffer, mode, listing),
-        lambda: _sample_of_buffer(buffer),
-        lambda: hdf5.listing_of_buffer(buffer),
-        name,
-    )
+    try:
+        return _attempt(
+            lambda listing: _C.Archive.open_buffer(buffer, mode, listing),
+            lambda: _sample_of_buffer(buffer),
+            lambda: hdf5.listing_of_buffer(buffer),
+            name,
+        )
+    except diagnosis.UnknownFormatError as error:
+        if (
+            isinstance(buffer, bytes)
+            and os.fsdecode(buffer[:_MAX_PATH]).isprintable()
+            and len(buffer) <= _MAX_PATH
+        ):
+            error.args = (f"{error}. Bytes are the content of a file: of a path, pass os.fsdecode(path)",)
+        raise
 
 
 def _attempt(

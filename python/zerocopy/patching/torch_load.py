@@ -18,7 +18,7 @@ from zerocopy.errors import Error, UnsupportedError
 from zerocopy.loading import diagnosis, inputs, loader
 from zerocopy.loading.device import staging
 from zerocopy.loading.options import LoadOptions, checked
-from zerocopy.loading.readers import legacy
+from zerocopy.loading.readers import legacy, unpickler
 from zerocopy.patching import torch_errors
 from zerocopy.process import tally
 
@@ -27,8 +27,6 @@ Function = Callable[..., Any]
 log = logging.getLogger("zerocopy")
 
 _UNSET: Any = object()
-# Up to here, torch copies the storages of a pickle sooner than a mapping is made: pickled tensors come in this way.
-_SMALL = 1 << 16  # bytes
 _PICKLE_ARGUMENTS = ("fix_imports", "encoding", "errors", "buffers")
 _ASKED_FOR = ("read", "readline", "seek", "tell")  # of file objects, by torch.load
 
@@ -51,6 +49,9 @@ def load_for(original: Function) -> Function:
     takes_mmap = "mmap" in parameters
 
     def load(*args: Any, **kwargs: Any) -> Any:
+        # Pickled tensors come this way, in 25 us each: nothing else is looked at before.
+        if kwargs.get("weights_only", default) is False and args and _is_pickle_in_memory(args[0]):
+            return _hand_over(original, "a pickle in memory, which torch loads as soon", *args, **kwargs)
         _torch.log_usage("torch.load")
         try:
             call = _call(*args, **kwargs)
@@ -102,8 +103,6 @@ def _why_not_ours(call: Call, weights_only: bool, takes_mmap: bool) -> str:
         and not all(hasattr(call.f, name) for name in _ASKED_FOR)
     ):
         return "neither a path nor a file object that can seek"
-    if type(call.f) is io.BytesIO and not weights_only and _is_small_pickle(call.f):
-        return "a small pickle in memory, which torch loads as soon"
     if isinstance(call.f, io.TextIOBase):
         return "a file open in text mode"
     if is_path and os.fsdecode(call.f).endswith(".safetensors"):
@@ -119,6 +118,8 @@ def _why_not_ours(call: Call, weights_only: bool, takes_mmap: bool) -> str:
         return "map_location is bytes, which torch refuses"
     if not weights_only and call.pickle_module in (None, pickle) and not _are_known(call.pickle_load_args):
         return "arguments that pickle refuses"
+    if not weights_only and _makes_storages(call.pickle_module or pickle):
+        return "an Unpickler that makes the storages itself"
     return context.why_load_is_special(call.map_location)
 
 
@@ -131,10 +132,18 @@ def _are_known(pickle_load_args: dict[str, Any]) -> bool:
     )
 
 
-def _is_small_pickle(file: io.BytesIO) -> bool:
+def _makes_storages(pickle_module: Any) -> bool:
+    base = getattr(pickle_module, "Unpickler", None)
+    return not isinstance(base, type) or unpickler.makes_storages(base)
+
+
+def _is_pickle_in_memory(file: Any) -> bool:
+    if type(file) is not io.BytesIO or environment.is_true("TORCH_FORCE_WEIGHTS_ONLY_LOAD"):
+        return False
     begin = file.tell()
-    with file.getbuffer() as view:
-        return view.nbytes - begin <= _SMALL and bytes(view[begin : begin + 2]) != b"PK"
+    head = file.read(1)
+    file.seek(begin)
+    return head == pickle.PROTO
 
 
 def _load(original: Function, call: Call, weights_only: bool) -> Any:
@@ -146,7 +155,7 @@ def _load(original: Function, call: Call, weights_only: bool) -> Any:
         mmap = {} if call.mmap is _UNSET else {"mmap": call.mmap}
         return _hand_over(
             original,
-            reason,
+            reason.removeprefix(f"{inputs.name_of(f)}: "),
             f,
             call.map_location,
             call.pickle_module,
@@ -177,6 +186,8 @@ def _load(original: Function, call: Call, weights_only: bool) -> Any:
         return result
     except diagnosis.UNKNOWN as error:  # the original says what it thinks of such a file
         reason = str(error)
+        if ": this is " in reason:  # which the original does not see
+            log.warning("%s", reason)
     except (diagnosis.TarError, diagnosis.TorchScriptError) as error:
         # Under weights_only. Releases before 2.6 do not refuse: they extract the one and run the other.
         if not _torch.safe_by_default():
@@ -232,8 +243,8 @@ def _placement_of(archive: _C.Archive, options: LoadOptions) -> Counter[str]:
 
 
 def _hand_over(original: Function, reason: str, *args: Any, **kwargs: Any) -> Any:
-    name = inputs.name_of(args[0] if args else kwargs.get("f"))
-    log.debug("%s goes to torch.load: %s", name, reason)
-    tally.add_left(reason.removeprefix(f"{name}: "))
+    if log.isEnabledFor(logging.DEBUG):
+        log.debug("%s goes to torch.load: %s", inputs.name_of(args[0] if args else kwargs.get("f")), reason)
+    tally.add_left(reason)
     safe_globals.import_all_awaited()
     return original(*args, **kwargs)

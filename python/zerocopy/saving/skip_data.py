@@ -100,7 +100,7 @@ def storage_offsets(path: str | os.PathLike[str]) -> dict[str, Extent]:
     """
     with inputs.descriptor_of(path) as descriptor, error_context.public(path):
         try:
-            found = _core.examine(descriptor, os.fsdecode(path), 0, take_modules=True)
+            found = _core.examine(descriptor, os.fsdecode(path), 0, stubs=True)
         except Error as error:  # the core says no more about a file that is not an archive
             sample = inputs.sample_of_descriptor(descriptor, 0)
             raise diagnosis.diagnose(sample, error) from None

@@ -85,8 +85,10 @@ def _refusal(refused: list[Name]) -> pickle.UnpicklingError:
     names = sorted(map(printable, refused[:_MAX_NAMES]))
     rest = f" and {len(refused) - _MAX_LISTED} more" if len(refused) > _MAX_LISTED else ""
     what = "a global" if len(refused) == 1 else f"{len(refused)} globals"
+    modules = {safe_globals.awaited_import(".".join(pair)) for pair in map(modern, refused) if pair} - {None}
+    imports = "".join(f"{module} must be imported to load them. " for module in modules)
     error = pickle.UnpicklingError(
-        f"weights_only refuses {what} of this file: {', '.join(names[:_MAX_LISTED])}{rest}. "
+        f"weights_only refuses {what} of this file: {', '.join(names[:_MAX_LISTED])}{rest}. {imports}"
         'Nothing was imported or run. "zerocopy scan FILE" lists all with their uses. '
         f"{TRUST} allow each with zerocopy.safe_globals([...]), or load it with weights_only=False, which lets it "
         'run any code. To load all else without trust, call zerocopy.load(FILE, unknown="stub").'

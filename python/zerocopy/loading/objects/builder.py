@@ -20,7 +20,7 @@ from zerocopy.loading.objects import rebuild, user_globals
 Counter = collections.Counter
 Size = torch.Size
 set_attributes = rebuild.set_attributes
-takes_modules = False  # of legacy files: their classes are on no list
+makes_stubs = False
 tensor_over = rebuild.tensor_over
 typed_storage = _torch.typed_storage
 

@@ -73,8 +73,9 @@ class Stub:
     entries: list[tuple[Any, Any]] = field(default_factory=list)
 
     def __repr__(self) -> str:
-        known = getattr(self.callable, "__qualname__", None) or repr(self.callable)
-        return f"<stub of {known.removeprefix('<unknown global ').removesuffix('>')}>"
+        if isinstance(self.callable, UnknownGlobal):
+            return repr(self.callable).replace("unknown global", "stub of", 1)
+        return f"<stub of {getattr(self.callable, '__qualname__', None) or repr(self.callable)}>"
 
 
 def allow(names: Iterable[Name]) -> dict[Name, Any]:
@@ -96,7 +97,7 @@ class StubBuilder:
         The module :mod:`zerocopy.loading.objects.builder`, or what replaces it.
     """
 
-    takes_modules = True  # of legacy files, which torch saved with the source of their classes
+    makes_stubs = True
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -110,15 +111,19 @@ class StubBuilder:
             make, cls, its_arguments, state = arguments
             if isinstance(cls, UnknownGlobal) and isinstance(its_arguments, tuple):  # a subclass of Tensor
                 return Stub(cls, (self.call(make, its_arguments),), state)
-        if is_unknown(function) or hold_unknown(arguments):
+        if hold_unknown((function, *arguments)) or not rebuild.may_be_called(function):
             return Stub(function, arguments)
         return self._inner.call(function, arguments)
 
     def create(self, cls: Any, arguments: tuple[Any, ...]) -> Any:
         """Return ``cls.__new__(cls, *arguments)`` where both are known (NEWOBJ)."""
-        if is_unknown(cls) or hold_unknown(arguments):
+        if hold_unknown((cls, *arguments)) or not rebuild.may_be_called(cls):
             return Stub(cls, arguments)
         return self._inner.create(cls, arguments)
+
+    def create_with_keywords(self, cls: Any, arguments: tuple[Any, ...]) -> Any:
+        """Return a stub of an object that has keyword arguments (NEWOBJ_EX)."""
+        return Stub(cls, arguments)
 
     def parameter(self, data: Any, requires_grad: bool) -> Any:
         """Return ``torch.nn.Parameter(data, requires_grad)`` if the data are known."""
@@ -137,8 +142,13 @@ class StubBuilder:
         """Give a parameter or an ``OrderedDict`` attributes."""
         if isinstance(target, Stub):
             target.state = state
-        else:
-            self._inner.set_attributes(target, state)
+            return
+        if isinstance(state, dict):
+            # The name may not be set (``__orig_class__``), but nothing can call or follow a stub.
+            harmless = {name: value for name, value in state.items() if _is_harmless(target, name, value)}
+            vars(target).update(harmless)
+            state = {name: value for name, value in state.items() if name not in harmless}
+        self._inner.set_attributes(target, state)
 
     def append(self, target: Any, item: Any) -> None:
         """Append to an object (APPEND)."""
@@ -153,6 +163,11 @@ class StubBuilder:
             target.entries.append((key, value))
         else:
             self._inner.set_item(target, key, value)
+
+
+def _is_harmless(target: Any, name: Any, value: Any) -> bool:
+    """Return whether an attribute changes nothing of what an object does."""
+    return is_unknown(value) and isinstance(name, str) and not hasattr(type(target), name)
 
 
 #: Makes real tensors.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import _pickle
 import contextlib
 import functools
 import inspect
 import os
 import pickle
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +23,8 @@ from zerocopy.loading.device import staging
 from zerocopy.loading.objects import allowlist, rebuild
 from zerocopy.loading.readers import legacy
 
+PickleUnpickler = _pickle.Unpickler  # programs replace the one in pickle
+
 
 class FindClassMixin:
     """``find_class`` for any ``Unpickler`` class."""
@@ -31,10 +35,14 @@ class FindClassMixin:
         if storage_type is not None:
             return storage_type
         module = "torch._tensor" if module == "torch.tensor" else module  # renamed after 1.7
-        if f"{module}.{name}" in allowlist.OF_OTHER_RELEASES:
-            return allowlist.OF_OTHER_RELEASES[f"{module}.{name}"]
-        found = super().find_class(module, name)  # type: ignore[misc]
-        return _FASTER[name](found) if module == "torch._utils" and name in _FASTER else found
+        try:
+            found = super().find_class(module, name)  # type: ignore[misc]
+        except AttributeError:
+            if f"{module}.{name}" in allowlist.OF_OTHER_RELEASES:
+                return allowlist.OF_OTHER_RELEASES[f"{module}.{name}"]
+            raise
+        # A program's own find_class may return something else, which stays.
+        return _FASTER[name](found) if name in _FASTER and found is _OF_TORCH[name] else found
 
 
 class StorageUnpicklerMixin(FindClassMixin):
@@ -113,7 +121,7 @@ class StorageUnpicklerMixin(FindClassMixin):
         return legacy.storages_of(self.archive, **self._pickle_args)
 
 
-class Unpickler(StorageUnpicklerMixin, pickle.Unpickler):
+class Unpickler(StorageUnpicklerMixin, PickleUnpickler):
     """A ``pickle.Unpickler`` whose tensors lie in a checkpoint's mapping. It runs what the file says: see Warnings.
 
     Subclass it to decide, in ``find_class``, what a file may name, or in ``persistent_load`` what a storage becomes.
@@ -163,8 +171,18 @@ class Unpickler(StorageUnpicklerMixin, pickle.Unpickler):
 
 @functools.lru_cache(maxsize=8)
 def unpickler_of(base: type) -> type:
-    """Return :class:`Unpickler` on another base than ``pickle.Unpickler``, for ``pickle_module=``."""
-    return Unpickler if base is pickle.Unpickler else type("Unpickler", (StorageUnpicklerMixin, base), {})
+    """Return :class:`Unpickler` on another base, for ``pickle_module=``. A ``persistent_load`` of the base stays."""
+    if base is PickleUnpickler:
+        return Unpickler
+    own = {"persistent_load": base.persistent_load} if makes_storages(base) else {}  # type: ignore[attr-defined]
+    return type("Unpickler", (StorageUnpicklerMixin, base), own)
+
+
+def makes_storages(base: type) -> bool:
+    """Return whether a class of unpicklers has a ``persistent_load`` that is not Python's own."""
+    of_python = (PickleUnpickler, pickle._Unpickler)
+    found = getattr(base, "persistent_load", None)
+    return all(found is not getattr(known, "persistent_load", None) for known in of_python)
 
 
 def find_class_of(base: type) -> type:
@@ -218,3 +236,4 @@ _FASTER: dict[str, Callable[[Builder], Builder]] = {
     "_rebuild_tensor_v3": _faster_dense,
     "_rebuild_sparse_tensor": _any_sparse,
 }
+_OF_TORCH: dict[str, Any] = {name: getattr(sys.modules["torch._utils"], name, None) for name in _FASTER}

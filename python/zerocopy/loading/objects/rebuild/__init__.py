@@ -14,6 +14,7 @@ from zerocopy.loading.objects.rebuild.registry import (
     SAFE,
     callee,
     checked_version,
+    may_be_called,
     set_attributes,
 )
 
@@ -23,6 +24,7 @@ __all__ = [
     "SAFE",
     "callee",
     "checked_version",
+    "may_be_called",
     "rebuild_from_type_v2",
     "rebuild_parameter",
     "rebuild_sparse_tensor",

@@ -6,7 +6,7 @@ import functools
 import math
 import pickle
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -76,14 +76,24 @@ def callee(allowed: Any) -> Callable[..., Any]:
     The rest of torch's list is good as a value only: ``torch.Tensor(2**38)`` from a file would allocate, and
     ``torch.Tensor(64)`` return uninitialised memory.
     """
+    found = _callee_or_none(allowed)
+    if found is None:
+        # Never its repr, which may be endless.
+        name = getattr(allowed, "__qualname__", None) or f"a {type(allowed).__name__}"
+        raise pickle.UnpicklingError(f"checkpoint: {name} may not be called by a file")
+    return found
+
+
+def may_be_called(allowed: Any) -> bool:
+    """Return whether :func:`callee` has something for a file to call."""
+    return _callee_or_none(allowed) is not None
+
+
+def _callee_or_none(allowed: Any) -> Function | None:
     if user_globals.is_users(allowed):
-        return allowed
+        return cast(Function, allowed)
     checked = checked_version(allowed)
-    if any(checked is known for known in SAFE.values()):
-        return checked
-    # Never its repr, which may be endless.
-    name = getattr(allowed, "__qualname__", None) or f"a {type(allowed).__name__}"
-    raise pickle.UnpicklingError(f"checkpoint: {name} may not be called by a file")
+    return cast(Function, checked) if any(checked is known for known in SAFE.values()) else None
 
 
 def checked_version(function: Any) -> Any:

@@ -1,0 +1,84 @@
+// The state and the steps of the pickle machine. machine.cpp makes values, calls.cpp calls and changes
+// them.
+#pragma once
+
+#include <algorithm>
+
+#include "pickle/machine.h"
+#include "pickle/memo.h"
+#include "pickle/opcode.h"
+#include "pickle/stack.h"
+#include "pickle/storages.h"
+
+namespace zerocopy {
+
+class Machine {
+ public:
+  Machine(Region pickle, const PickleForm& form)
+      : document_(std::move(pickle), form.fixed_budget),
+        opcodes_left_(form.most_opcodes(document_.text().size())),
+        storages_(form.ids),
+        stubs_(form.stubs) {}
+
+  Document run() {
+    try {
+      for (decoder_.next(instruction_); instruction_.opcode != Opcode::stop; decoder_.next(instruction_)) {
+        if (opcodes_left_-- == 0) fail("more opcodes than its deflated bytes account for");
+        step();
+      }
+      document_.root = pop();
+      document_.check_repeated_work();
+    } catch (const StackError& error) {
+      fail(error.what());
+    }
+    return std::move(document_);
+  }
+
+ private:
+  void step();
+
+  void push(const Value& value) { stack_.push(value); }
+  Value pop() { return stack_.pop(); }
+  std::uint64_t index() const { return static_cast<std::uint64_t>(instruction_.number); }
+
+  void memoize(bool stored);
+  void recall();
+
+  void make_blob(Kind kind);
+  void make_text();
+  void make_real();
+  void make_integer();
+  void make_sequence(Kind kind, std::span<const Value> items);
+  void make_global(std::string_view module, std::string_view name);
+  void make_stack_global();
+  void load_persistent(const Value& id);
+
+  void append(std::span<const Value> items);
+  void add_items(std::span<const Value> items);
+  void set_items(std::span<const Value> items);
+  void build(const Value& state);
+  void call(Object::Call how);
+  void call(const Value& callable, const Value& arguments, Object::Call how);
+  bool needs_stub(const Global& global, const Sequence& arguments, Object::Call how) const;
+  void step_for_stubs();
+  void drop();
+
+  Object::Step& add_step(Object& object, Object::Effect effect, const Value& value);
+  void contain(Node& outer, const Value& inner) const;
+  [[noreturn]] void fail(const std::string& reason) const;
+  [[noreturn]] void refuse(const std::string& reason) const;
+  std::string where() const { return " (at " + hex(instruction_.offset) + ")"; }
+
+  Document document_;
+  std::uint64_t opcodes_left_;
+  Decoder decoder_{document_.text()};
+  Instruction instruction_{};
+  Memo<Value> memo_{document_.text().size()};
+  Stack stack_;
+  const Value empty_tuple_ = Value::of(document_.make<Sequence>(Kind::tuple));  // shared
+  StorageTable storages_;
+  bool stubs_;
+  const Node* last_call_ = nullptr;  // unless it has been stored in the memo
+};
+
+}  // namespace zerocopy
