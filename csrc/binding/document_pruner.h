@@ -39,7 +39,8 @@ class DocumentPruner {
   pybind11::object value(const Value& value) {
     if (!BranchPath::is_branch(value)) return leaf(value);
     if (!path_.enter(value.node())) return {};
-    pybind11::object made = value.is_mapping() ? mapping(value.as<Mapping>()) : sequence(value.as<Sequence>());
+    pybind11::object made =
+        value.is_mapping() ? mapping(value.as<Mapping>()) : sequence(value.as<Sequence>());
     path_.leave(value.node());
     return made;
   }

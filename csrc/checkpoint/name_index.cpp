@@ -226,8 +226,9 @@ void NameIndex::search_object(const Object& object) {
   for (const Object::Step& step : object.steps) {
     switch (step.effect) {
       case Object::Effect::set_item:
-        search_item(step.key.is_text() ? std::string(step.key.as<Blob>().bytes.text()) : spelled(step.key, place),
-                    step.value, owner);
+        search_item(
+            step.key.is_text() ? std::string(step.key.as<Blob>().bytes.text()) : spelled(step.key, place),
+            step.value, owner);
         ++place;
         break;
       case Object::Effect::append:
@@ -309,8 +310,7 @@ std::optional<NameIndex::Module> NameIndex::module_of(const Object& object) {
   for (const Object::Step& step : object.steps) {
     if (step.effect == Object::Effect::state) look(step.value);
   }
-  const bool is_module =
-      found.parameters != nullptr && found.buffers != nullptr && found.modules != nullptr;
+  const bool is_module = found.parameters != nullptr && found.buffers != nullptr && found.modules != nullptr;
   return is_module ? std::optional(found) : std::nullopt;
 }
 

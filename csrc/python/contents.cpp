@@ -154,8 +154,7 @@ Scattered scattered_of(const Object& object) {
 
 py::object facts_of(const Leaf& leaf, const std::vector<Record>& records) {
   const py::object name = text_of(leaf.name);
-  const py::object inside =
-      leaf.inside == nullptr ? py::object(py::none()) : text_of(path_of(*leaf.inside));
+  const py::object inside = leaf.inside == nullptr ? py::object(py::none()) : text_of(path_of(*leaf.inside));
   const Value& value = leaf.value;
   const Tensor* tensor = NameIndex::dense(value);
   if (tensor == nullptr) {
@@ -306,11 +305,11 @@ py::dict contents(int descriptor, const FileName& name, const py::object& listin
       others.append(py::make_tuple(text_of(leaf.name), kind, value));
     }
   }
-  return py::dict(py::arg("container") = archive->container(),
-                  py::arg("end") = archive->content().source()->size() - archive->behind(),
-                  py::arg("tensors") = tensors, py::arg("others") = others,
-                  py::arg("storages") = storages_of(*document, records),
-                  py::arg("metadata") = metadata_of(*document), py::arg("left_out") = names_left_out(*archive));
+  return py::dict(
+      py::arg("container") = archive->container(),
+      py::arg("end") = archive->content().source()->size() - archive->behind(), py::arg("tensors") = tensors,
+      py::arg("others") = others, py::arg("storages") = storages_of(*document, records),
+      py::arg("metadata") = metadata_of(*document), py::arg("left_out") = names_left_out(*archive));
 }
 
 }  // namespace

@@ -104,9 +104,10 @@ TEST(NameIndex, TensorsInsideObjectsFollowThem) {
   EXPECT_EQ(names(dict({{text("net"), module(dict({{text("a"), module("}")}}))}, {text("step"), "K\1"}})),
             (Names{"net", "net.weight", "net.kept", "net.a.weight", "net.a.kept", "step"}));
   EXPECT_EQ(names(module("}", text("extra") + "](" + sparse + "K\1e")), (Names{"", "weight", "kept"}));
-  EXPECT_EQ(names("cmine\ngraph\n" + dict({{text("_parameters"), dict({{text("w"), sparse}})},
-                                           {text("_buffers"), "}"},
-                                           {text("_modules"), "}"}}) +
+  EXPECT_EQ(names("cmine\ngraph\n" +
+                  dict({{text("_parameters"), dict({{text("w"), sparse}})},
+                        {text("_buffers"), "}"},
+                        {text("_modules"), "}"}}) +
                   "N\x86R"),
             (Names{"", "w"}));
   EXPECT_EQ(names(object("N" + dict({{text("slot"), sparse}}) + "\x86")), (Names{"", "slot"}));

@@ -56,7 +56,8 @@ TEST_F(AheadTest, FillsAMapping) {
   EXPECT_EQ(part.bytes().text(), from(4097, 9 * kMiB));
 }
 
-// qemu-user returns 0 for any advice, and follows none. Its pages may have another size than those of /proc/self/pagemap.
+// qemu-user returns 0 for any advice, and follows none. Its pages may have another size than those of
+// /proc/self/pagemap.
 bool is_emulated() { return ::madvise(nullptr, kPage, -1) == 0; }
 
 TEST_F(AheadTest, WrittenPagesDoNotBelongToTheFile) {
