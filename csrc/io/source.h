@@ -121,6 +121,7 @@ class FileSource : public Source {
     if (start_ > file_.size()) throw FormatError("file ends before " + hex(start_));
   }
 
+  const File& file() const noexcept { return file_; }
   std::uint64_t size() const noexcept override { return file_.size() - start_; }
   void require_unchanged() const override { file_.require_unchanged(); }
   void require_in_place() const override { file_.require_in_place(); }
@@ -129,7 +130,6 @@ class FileSource : public Source {
   }
 
  protected:
-  const File& file() const noexcept { return file_; }
   std::uint64_t start() const noexcept { return start_; }
 
   void fill(std::uint64_t offset, std::span<std::byte> into) const override {

@@ -37,14 +37,14 @@ class WindowMapper::Window final : public Owner {
   std::shared_ptr<WindowTable> table_;
 };
 
-WindowMapper::WindowMapper(File file, std::uint64_t start, Mode mode)
+WindowMapper::WindowMapper(std::shared_ptr<const File> file, std::uint64_t start, Mode mode)
     : file_(std::move(file)),
       start_(start),
       mode_(mode),
-      step_(std::max(kMinStep, std::bit_ceil(file_.size() / kMaxSteps))) {}
+      step_(std::max(kMinStep, std::bit_ceil(file_->size() / kMaxSteps))) {}
 
 Extent WindowMapper::in_file(Extent extent) const {
-  if (start_ > file_.size() || !extent.fits(file_.size() - start_)) {
+  if (start_ > file_->size() || !extent.fits(file_->size() - start_)) {
     throw FormatError("range of " + std::to_string(extent.size) + " bytes at " + hex(extent.offset) +
                       " exceeds the file");
   }
@@ -54,7 +54,7 @@ Extent WindowMapper::in_file(Extent extent) const {
 Extent WindowMapper::window_around(Extent extent) const {
   const std::uint64_t begin = extent.offset / step_ * step_;
   const std::uint64_t last = (extent.offset + extent.size - 1) / step_ * step_;
-  return {begin, std::min(last - begin + step_, file_.size() - begin)};
+  return {begin, std::min(last - begin + step_, file_->size() - begin)};
 }
 
 Region WindowMapper::region(Extent extent) {
@@ -68,14 +68,14 @@ Region WindowMapper::region(Extent extent) {
       window == nullptr ? OwnerRef() : OwnerRef::if_alive(window);
   if (!reference) {
     window = nullptr;  // leaves no dangling pointer if the code below throws
-    window = new Window(around, map_extent(file_, around, mode_), table_);
+    window = new Window(around, map_extent(*file_, around, mode_), table_);
     reference = OwnerRef(window);
   }
   return window->slice(wanted, std::move(reference));
 }
 
 Region WindowMapper::region_apart(Extent extent) {
-  return extent.size == 0 ? Region() : map_extent(file_, in_file(extent), mode_);
+  return extent.size == 0 ? Region() : map_extent(*file_, in_file(extent), mode_);
 }
 
 bool WindowMapper::is_aligned(std::uint64_t offset, std::uint64_t alignment) const {

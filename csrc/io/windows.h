@@ -20,7 +20,7 @@ namespace zerocopy {
 class WindowMapper final : public Mapper {
  public:
   // Maps the file from `start` on.
-  WindowMapper(File file, std::uint64_t start, Mode mode);
+  WindowMapper(std::shared_ptr<const File> file, std::uint64_t start, Mode mode);
 
   Region region(Extent extent) override;
   Region region_apart(Extent extent) override;
@@ -39,7 +39,7 @@ class WindowMapper final : public Mapper {
   Extent window_around(Extent extent) const;
   Extent in_file(Extent extent) const;
 
-  File file_;
+  std::shared_ptr<const File> file_;
   std::uint64_t start_;
   Mode mode_;
   std::uint64_t step_;

@@ -60,30 +60,32 @@ std::shared_ptr<Mapper> map_whole(const File& file, std::uint64_t start, Mode mo
   return WholeMapper::of(std::move(whole));
 }
 
-std::shared_ptr<Mapper> mapper_of(const File& file, std::uint64_t start, Mode mode, ReadStrategy strategy,
-                                  const TransferOptions& options) {
-  if (strategy == ReadStrategy::pread || strategy == ReadStrategy::direct) return nullptr;
-  if (strategy != ReadStrategy::windows)
-    return map_whole(file, start, mode, strategy == ReadStrategy::ahead, options);
-  return std::make_shared<WindowMapper>(File::duplicate(file.descriptor(), file.path()), start, mode);
+struct OpenedFile {
+  std::shared_ptr<const Source> source;
+  std::shared_ptr<Mapper> mapping;  // null if bytes are read into private memory
+};
+
+// Mapped bytes stay in the page cache. Bytes for private memory or a device are read once. The
+// mapping and the source share a descriptor.
+OpenedFile opened(File file, std::uint64_t start, Mode mode, ReadStrategy strategy,
+                  const TransferOptions& options) {
+  if (strategy == ReadStrategy::direct)
+    return {std::make_shared<const DirectSource>(std::move(file), start, options), nullptr};
+  auto source = std::make_shared<const CacheSparingSource>(std::move(file), start, options);
+  const std::shared_ptr<const File> shared(source, &source->file());
+  if (strategy == ReadStrategy::pread) return {std::move(source), nullptr};
+  if (strategy == ReadStrategy::windows)
+    return {std::move(source), std::make_shared<WindowMapper>(shared, start, mode)};
+  return {std::move(source), map_whole(*shared, start, mode, strategy == ReadStrategy::ahead, options)};
 }
 
 // h5py's listing of a file. Without it, the file is parsed.
 using Listed = std::optional<Hdf5Listing>;
 
-// Mapped bytes stay in the page cache. Bytes for private memory or a device are read once.
-std::shared_ptr<const Source> source_of(File file, std::uint64_t start, ReadStrategy strategy,
-                                        const TransferOptions& options) {
-  if (strategy == ReadStrategy::direct)
-    return std::make_shared<const DirectSource>(std::move(file), start, options);
-  return std::make_shared<const CacheSparingSource>(std::move(file), start, options);
-}
-
 ArchivePointer archive_of_file(File file, std::uint64_t start, Mode mode, ReadStrategy strategy,
                                const TransferOptions& options, Listed listed) {
-  std::shared_ptr<Mapper> mapping = mapper_of(file, start, mode, strategy, options);
-  return open_listed(source_of(std::move(file), start, strategy, options), std::move(mapping), mode,
-                     std::move(listed));
+  OpenedFile found = opened(std::move(file), start, mode, strategy, options);
+  return open_listed(std::move(found.source), std::move(found.mapping), mode, std::move(listed));
 }
 
 File file_at(const std::string& path, Mode mode) {
@@ -143,15 +145,13 @@ class MultiArchiveFile {
     const std::string name = path;
     const ReadStrategy parsed_strategy = parse_strategy(strategy);
     const GilReleased released;
-    File file = file_at(name, mode_);
-    mapping_ = mapper_of(file, 0, mode_, parsed_strategy, options_);
-    source_ = source_of(std::move(file), 0, parsed_strategy, options_);
+    file_ = opened(file_at(name, mode_), 0, mode_, parsed_strategy, options_);
   }
 
   ArchivePointer archive(std::uint64_t offset, std::uint64_t size) const {
     const GilReleased released;
-    auto source = std::make_shared<const PartSource>(source_, Extent{offset, size}, options_);
-    auto mapping = mapping_ ? std::make_shared<PartMapper>(mapping_, offset) : nullptr;
+    auto source = std::make_shared<const PartSource>(file_.source, Extent{offset, size}, options_);
+    auto mapping = file_.mapping ? std::make_shared<PartMapper>(file_.mapping, offset) : nullptr;
     return Archive::open(std::move(source), std::move(mapping), mode_, Budget::fixed_part(size, total_));
   }
 
@@ -159,8 +159,7 @@ class MultiArchiveFile {
   Mode mode_;
   TransferOptions options_;
   std::uint64_t total_;
-  std::shared_ptr<Mapper> mapping_;
-  std::shared_ptr<const Source> source_;
+  OpenedFile file_;
 };
 
 using Pair = std::pair<std::uint64_t, std::uint64_t>;

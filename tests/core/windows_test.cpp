@@ -30,7 +30,7 @@ class Windows : public ::testing::Test {
   void TearDown() override { std::filesystem::remove(path_); }
 
   WindowMapper mapper(std::uint64_t start = 0, Mode mode = Mode::copy_on_write) const {
-    return {File::open(path_, File::Access::read), start, mode};
+    return {std::make_shared<const File>(File::open(path_, File::Access::read)), start, mode};
   }
   static std::string expected(std::uint64_t at) { return "at " + std::to_string(at); }
   static std::string text(const Region& region) { return std::string(region.bytes().text()); }
