@@ -83,7 +83,7 @@ def same_words(path: Path, *ways: dict[str, Any]) -> None:
 
 
 def source(path: Path, as_file: bool) -> Any:
-    return io.BytesIO(path.read_bytes()) if as_file else path
+    return io.BytesIO(path.read_bytes()) if as_file else str(path)  # all that 2.2 maps
 
 
 # --------------------------------------------------------------------------- weights_only
