@@ -1,65 +1,98 @@
-// Writes a new file and gives it its name, by system calls alone.
+// A new file that takes an old one's name when it is whole, and not before.
 //
-// These functions do not allocate, lock or throw. So a forked child can call them even if other
-// threads of the parent held locks at the fork. Each function returns 0 or an errno.
+// A process that has the old file open or mapped keeps its bytes. The new file does not have a name
+// while it is written (O_TMPFILE), so a killed process leaves nothing behind. Some file systems lack
+// O_TMPFILE. There the new file lies beside the target and is locked while it is written. A lock
+// ends with its process, so the next process that writes there can delete an abandoned file.
+//
+// Nobody may read the new file who may not read the old one, at any moment. It is private until its
+// owner, its access control list and its other extended attributes are those of the old one. Where
+// the system refuses to give it the old group or list, those permissions are not given to anybody else.
 #pragma once
 
-#include <span>
+#include <sys/types.h>
 
-#include "memory/bytes.h"
+#include <memory>
+#include <string>
+
+#include "io/target.h"
 
 namespace zerocopy {
 
-// The names for a finished file. The strings must outlive this object.
-struct FileNaming {
-  const char* target;     // absolute, without symbolic links
-  const char* folder;     // the target's folder
-  const char* temporary;  // the file's first name, in that folder
-  bool is_named;          // whether the file already has the temporary name
-  // Readable once earlier writers of the same target have ended. The last writer wins.
-  std::span<const int> earlier;
+struct NewFileOptions {
+  std::string like;       // the file whose mode, owner and attributes the new one gets; empty: the target
+  bool has_name = false;  // from the beginning: libhdf5 and other processes open it by its name
+  bool is_new = false;    // takes no name that another file has
+  bool syncs = true;
 };
 
-class NewFile {
+// Properties of the old file that this user may not set, for one line of the log.
+enum Lost : unsigned { kLostOwner = 1, kLostGroup = 2, kLostList = 4 };
+
+class NewFile final : public Target {
  public:
-  // The caller keeps the descriptor, which is at the beginning of the file.
-  explicit NewFile(int descriptor) noexcept : descriptor_(descriptor) {}
+  // `target` is absolute, without symbolic links. Throws FileError.
+  NewFile(std::string target, NewFileOptions options);
+  ~NewFile() override { abandon(); }
 
   int descriptor() const noexcept { return descriptor_; }
+  const std::string& target() const noexcept { return target_; }
+  std::string path() const;  // to open the file by
 
-  // Appends both, in one system call if possible.
-  int append(ByteSpan first, ByteSpan second) noexcept;
+  // The functions below do not allocate, lock or throw. So a copy of the process can call them even
+  // if other threads held locks when it was made. They return 0 or an errno.
+  int append(std::span<const ByteSpan> parts) noexcept override;
+  int skip(std::uint64_t size) noexcept override;
+  int share(int source, Extent extent, bool& shared) noexcept override;
+  int copy(int source, Extent extent, std::uint64_t& done) noexcept override;
 
-  // Appends zeros as a hole.
-  int skip(std::uint64_t size) noexcept;
+  // Brings the bytes to the disk.
+  int sync() noexcept;
 
-  // Appends a part of another file by sharing its blocks. If that is impossible, sets `shared` to
-  // false and appends nothing.
-  int share(int source, Extent extent, bool& shared) noexcept;
+  // Makes the file like the old one, gives it the target's name, or `name` in the same folder, and
+  // syncs the folder.
+  int take_name(const char* name = nullptr) noexcept;
 
-  // Appends a part of another file, in the kernel if possible, else through `buffer`. Returns
-  // ESTALE if that file was cut.
-  int copy(int source, Extent extent, std::span<std::byte> buffer) noexcept;
+  // Has take_name() do nothing but abandon the file: a later save has given the target its content.
+  void give_way() noexcept { gives_way_ = true; }
 
-  // Syncs the file to disk and gives it its name.
-  int finish(const FileNaming& naming) noexcept;
+  // Closes the file, and removes its name if it is still the temporary one.
+  void abandon() noexcept;
+
+  // Makes this process the owner. A child of fork does not own the file: it cannot remove its name.
+  void adopt() noexcept;
+
+  // Closes the file in this process, since a copy of the process writes it. abandon() still removes
+  // the temporary name, which a copy that is killed may leave.
+  void leave_to_copy() noexcept;
+
+  // A combination of Lost.
+  unsigned lost() const noexcept { return lost_; }
 
  private:
-  int copy_in_kernel(int source, Extent extent, std::uint64_t& done) noexcept;
-  int copy_through(int source, Extent extent, std::span<std::byte> buffer, std::uint64_t& done) noexcept;
-  void narrow_to(const char* target) noexcept;
+  void create(mode_t mode, bool has_name);
+  int take_after_present() noexcept;
+  int copy_attributes(const char* from, bool has_group, mode_t& mode) noexcept;
+  int replace(const char* name) noexcept;
   void advance(std::uint64_t size) noexcept;
 
-  int descriptor_;
-  std::uint64_t position_ = 0;
+  std::string target_;
+  std::string folder_;
+  std::string temporary_;  // the file's first name
+  std::string like_;
+  std::unique_ptr<char[]> attributes_;  // room for the names of attributes, and for a value
+  bool is_named_ = false;
+  bool may_have_name_ = false;
+  bool is_new_;
+  bool syncs_;
+  bool gives_way_ = false;
   bool copies_ranges_ = true;
   bool sends_ = true;
+  int descriptor_ = -1;
+  pid_t owner_;
+  unsigned lost_ = 0;
+  std::uint64_t position_ = 0;
+  std::uint64_t begun_ = 0;  // up to here the disk was told to write
 };
-
-// Fills `into` from a file. At the end of the file `size` is smaller.
-int read_part(int source, std::uint64_t offset, std::span<std::byte> into, std::size_t& size) noexcept;
-
-// Removes the temporary name of an abandoned file.
-void forget(const FileNaming& naming) noexcept;
 
 }  // namespace zerocopy

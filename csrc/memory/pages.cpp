@@ -37,4 +37,10 @@ Region allocate_pages(std::size_t size, std::uint64_t offset) {
   return {begin + lead, size, std::move(pages)};
 }
 
+Region allocate_shared(std::size_t size) {
+  void* base = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (base == MAP_FAILED) throw std::bad_alloc();
+  return {static_cast<std::byte*>(base), size, OwnerRef(new Pages(base, size))};
+}
+
 }  // namespace zerocopy

@@ -26,4 +26,7 @@ class Pages final : public Owner {
 // std::bad_alloc.
 Region allocate_pages(std::size_t size, std::uint64_t offset);
 
+// Allocates zeroed memory that a copy of the process shares with it. Throws std::bad_alloc.
+Region allocate_shared(std::size_t size);
+
 }  // namespace zerocopy

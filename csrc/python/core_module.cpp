@@ -25,9 +25,8 @@
 #include "python/file_name.h"
 #include "python/gil.h"
 #include "python/listing.h"
-#include "python/planned_save.h"
 #include "python/record.h"
-#include "python/uninterrupted_file.h"
+#include "python/saving.h"
 
 namespace py = pybind11;
 
@@ -271,13 +270,12 @@ PYBIND11_MODULE(_core, module) {
            py::arg("file_size"), py::arg("complaint"))
       .def("charge", &Budget::charge, py::arg("bytes"));
   register_collector_pause(module);
-  register_planned_save(module);
+  register_saving(module);
   module.attr("ZipRecord") = zip_record().type();
   module.attr("FileMapping") = file_mapping().type();
   module.attr("StorageRecord") = storage_record().type();
   register_contents(module);
   register_elements(module);
-  register_uninterrupted_file(module);
   module.def("scan", &scan, py::arg("pickle"), py::arg("limit"));
   module.def("container", &container, py::arg("descriptor"), py::arg("name"), py::arg("part") = py::none());
   module.def("other_zip", &other_zip, py::arg("descriptor"), py::arg("name"));

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import gc
@@ -21,14 +20,14 @@ from typing import Any
 
 import pytest
 import torch
-from background_saves import LARGE, LARGEST, StoppedWriters, process_of, without_unnamed_files
+from background_saves import LARGE, LARGEST, StoppedWriters
 from conftest import Child, Saver, stock_load
 from equality import assert_same
 from sharing import wait_until
+from system_calls import NO_COPIES, NO_UNNAMED_FILES, Refusal, in_child
 
 import zerocopy
-from zerocopy import Saving
-from zerocopy.saving import atomic_file, snapshot
+from zerocopy.saving import snapshot
 from zerocopy.saving.pickled_object import PickledObject
 
 BASE = torch.arange(2000.0)
@@ -80,7 +79,6 @@ def test_background_save_writes_the_bytes_that_a_plain_save_writes(
 ) -> None:
     path = tmp_path / "model.pt"
     saving = zerocopy.save(STATE, path, wait=False, **options)
-    assert saving.path == str(path)
     assert saving.wait() is None  # type: ignore[func-returns-value]
     assert saving.done and saving.progress == (PickledObject(STATE).total,) * 2
     assert path.read_bytes() == written(STATE, **options)
@@ -186,7 +184,7 @@ def test_file_objects_are_written_at_the_call(tmp_path: Path) -> None:
 def test_the_later_save_to_a_path_wins(tmp_path: Path, stopped: StoppedWriters) -> None:
     path = tmp_path / "model.pt"
     first, *later = [zerocopy.save([LARGEST, number], path, wait=False) for number in (1, 2, 3)]
-    stopped.go_on(*later)
+    stopped.go_on(1, 2)
     assert not path.exists()
     stopped.go_on()
     for saving in (*reversed(later), first):
@@ -216,7 +214,7 @@ def test_a_save_that_waits_comes_behind_those_in_the_background(
     thread = threading.Thread(target=save)
     thread.start()
     assert not path.exists()
-    stopped.go_on(first)
+    stopped.go_on(0)
     thread.join()
     assert first.done and stock_load(path) == [2]
 
@@ -278,53 +276,53 @@ def test_the_disk_is_full_in_the_background(small_disk: Path, writer: str) -> No
     assert stock_load(path) == {"small": 1}
 
 
-@pytest.mark.parametrize("has_name", [False, True])
+KINDS = pytest.mark.parametrize("kind", [(), (NO_UNNAMED_FILES,)], ids=["without a name", "named"])
+
+
+@KINDS
 def test_a_writer_that_is_killed_leaves_the_old_file(
-    tmp_path: Path, stopped: StoppedWriters, monkeypatch: pytest.MonkeyPatch, has_name: bool
+    tmp_path: Path, stopped: StoppedWriters, kind: tuple[Refusal, ...]
 ) -> None:
-    if has_name:
-        monkeypatch.setattr(atomic_file, "os", without_unnamed_files())
     path = tmp_path / "model.pt"
     zerocopy.save({"small": 1}, path)
-    saving = zerocopy.save([LARGEST], path, wait=False)
-    assert len(list(tmp_path.iterdir())) == 1 + has_name
-    os.kill(process_of(saving), signal.SIGKILL)
-    with pytest.raises(ChildProcessError, match="SIGKILL") as caught:
-        saving.wait()
-    assert caught.value.filename == str(path)
+
+    def killed() -> None:
+        saving = zerocopy.save([LARGEST], path, wait=False)
+        assert len(list(tmp_path.iterdir())) == 1 + bool(kind)
+        os.kill(stopped.processes[0], signal.SIGKILL)
+        with pytest.raises(ChildProcessError, match="SIGKILL") as caught:
+            saving.wait()
+        assert caught.value.filename == str(path)
+
+    in_child(killed, *kind)
     assert list(tmp_path.iterdir()) == [path] and stock_load(path) == {"small": 1}
 
 
-@pytest.mark.parametrize("has_name", [False, True])
-def test_file_systems_without_unnamed_files(
-    tmp_path: Path, writer: str, monkeypatch: pytest.MonkeyPatch, has_name: bool
-) -> None:
-    if has_name:
-        monkeypatch.setattr(atomic_file, "os", without_unnamed_files())
-    for number in range(2):
-        zerocopy.save([LARGE, number], tmp_path / "model.pt", wait=False).wait()
+@KINDS
+def test_file_systems_without_unnamed_files(tmp_path: Path, writer: str, kind: tuple[Refusal, ...]) -> None:
+    def saved() -> None:
+        for number in range(2):
+            zerocopy.save([LARGE, number], tmp_path / "model.pt", wait=False).wait()
+
+    in_child(saved, *kind)
     assert list(tmp_path.iterdir()) == [tmp_path / "model.pt"]
     assert (tmp_path / "model.pt").read_bytes() == written([LARGE, 1])
 
 
 def test_a_system_that_makes_no_copy_of_the_process(
-    tmp_path: Path, by_process: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, by_process: None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from zerocopy.saving import background
+    def saved() -> None:
+        state = {"large": LARGE.clone()}
+        before = written(state)
+        with caplog.at_level(logging.INFO, "zerocopy"):
+            saving = zerocopy.save(state, tmp_path / "model.pt", wait=False)
+        state["large"].zero_()
+        saving.wait()
+        assert (tmp_path / "model.pt").read_bytes() == before
+        assert "copying what is saved" in caplog.text
 
-    class Refusing(background._core.PlannedSave):
-        def begin_in_copy(self) -> None:
-            raise OSError(errno.EAGAIN, "no more processes")
-
-    monkeypatch.setattr(background._core, "PlannedSave", Refusing)
-    state = {"large": LARGE.clone()}
-    before = written(state)
-    with caplog.at_level(logging.INFO, "zerocopy"):
-        saving = zerocopy.save(state, tmp_path / "model.pt", wait=False)
-    state["large"].zero_()
-    saving.wait()
-    assert (tmp_path / "model.pt").read_bytes() == before
-    assert "no more processes" in caplog.text
+    in_child(saved, NO_COPIES)
 
 
 def test_a_thread_writes_where_cuda_is_in_use(
@@ -337,26 +335,21 @@ def test_a_thread_writes_where_cuda_is_in_use(
     assert (tmp_path / "model.pt").read_bytes() == written(STATE)
 
 
-def test_kernels_without_descriptors_of_processes(
-    tmp_path: Path, by_process: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(_: int) -> int:
-        raise OSError(errno.ENOSYS, "not here")
+def test_kernels_without_descriptors_of_processes(tmp_path: Path, by_process: None) -> None:
+    path = tmp_path / "model.pt"
 
-    monkeypatch.setattr(os, "pidfd_open", refuse)
-    said: list[tuple[int, int]] = []
-    savings = [
-        zerocopy.save(
-            [LARGE, number],
-            tmp_path / "model.pt",
-            wait=False,
-            progress=(lambda *numbers: said.append(numbers)) if number else None,
-        )
-        for number in range(3)
-    ]
-    for saving in savings:
-        saving.wait()
-    assert stock_load(tmp_path / "model.pt")[1] == 2 and said[-1] == savings[-1].progress
+    def saved() -> None:
+        said: list[tuple[int, int]] = []
+        savings = [
+            zerocopy.save([LARGE, number], path, wait=False, progress=lambda *numbers: said.append(numbers))
+            for number in range(3)
+        ]
+        for saving in savings:
+            saving.wait()
+        assert said[-1] == savings[-1].progress
+
+    in_child(saved, Refusal("pidfd_open", errno.ENOSYS))
+    assert stock_load(path)[1] == 2
 
 
 def test_memory_that_a_copy_of_the_process_does_not_have(tmp_path: Path, by_process: None) -> None:
@@ -405,56 +398,24 @@ def test_interrupted_call_leaves_later_saves_and_files_alone(
     assert descriptors() == before
 
 
-class Alarm(Exception):
-    """Raised by the handler."""
-
-
-@pytest.mark.slow("a sweep over all system calls of a save")
-@pytest.mark.parametrize("wait", [True, False], ids=["wait", "background"])
-def test_alarm_in_any_system_call_of_a_save_leaves_nothing_open(
-    tmp_path: Path, wait: bool, monkeypatch: pytest.MonkeyPatch
+def test_interrupted_call_keeps_the_old_file_if_it_has_no_snapshot(
+    tmp_path: Path, writer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A signal comes within the first call that opens, closes, names or starts something, then in the second, ..."""
-    path = tmp_path / "m.pt"
-    zerocopy.save({"x": torch.zeros(3)}, path)
-    before = descriptors()
-    steps = step = 0
-
-    def alarmed(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **others: Any) -> Any:
-            nonlocal steps
-            result = function(*arguments, **others)
-            if threading.current_thread() is threading.main_thread():
-                steps += 1
-                if steps == step:
-                    signal.raise_signal(signal.SIGALRM)
-            return result
-
-        return call
-
-    def ring(*_: object) -> None:
-        raise Alarm
-
-    own = signal.signal(signal.SIGALRM, ring)
-    try:
-        while step < 100:
-            step, steps = step + 1, 0
-            with monkeypatch.context() as patch:
-                for name in ("open", "close", "link", "replace", "rename", "unlink"):
-                    patch.setattr(os, name, alarmed(getattr(os, name)))
-                patch.setattr(threading.Thread, "start", alarmed(threading.Thread.start))
-                with contextlib.suppress(Alarm):
-                    saving = zerocopy.save({"x": torch.full((3,), step)}, path, wait=wait)
-                    if saving is not None:
-                        saving.wait()
-            if steps < step:  # none came
-                break
-            zerocopy.save({"x": torch.zeros(3)}, path)
-            assert [entry.name for entry in tmp_path.iterdir()] == ["m.pt"]
-            assert descriptors() == before
-    finally:
-        signal.signal(signal.SIGALRM, own)
-    assert 2 < step < 100
+    """The program may go on to change its tensors, so nothing may be written of them."""
+    path, may_go_on = tmp_path / "m.pt", threading.Event()
+    zerocopy.save({"small": 1}, path)
+    plan = snapshot.plan
+    with monkeypatch.context() as patch:
+        patch.setattr(snapshot, "plan", lambda *args, **named: may_go_on.wait() and plan(*args, **named))
+        patch.setattr(threading.Event, "wait", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            zerocopy.save(STATE, path, wait=False)
+    may_go_on.set()
+    zerocopy.save([1], tmp_path / "other.pt", wait=False).wait()
+    for thread in threading.enumerate():
+        if thread.name == "zerocopy-save":
+            thread.join()
+    assert stock_load(path) == {"small": 1}
 
 
 @pytest.mark.parametrize("progress", [None, lambda done, total: None])
@@ -512,23 +473,19 @@ def test_converted_placeholders_are_kept_as_they_were(
     )
 
 
-@pytest.mark.parametrize(
-    "waits", [lambda saving: saving.wait(), lambda saving: zerocopy.save([1], saving.path)]
-)
-def test_progress_that_waits_for_its_own_save_is_an_error(
-    tmp_path: Path, writer: str, waits: Callable[[Saving], None]
-) -> None:
-    begun, found = threading.Event(), []
+@pytest.mark.parametrize("waits", ["wait", "save"])
+def test_progress_that_waits_for_its_own_save_is_an_error(tmp_path: Path, writer: str, waits: str) -> None:
+    begun, found, path = threading.Event(), [], tmp_path / "model.pt"
 
     def progress(*_: int) -> None:
         begun.wait()
-        waits(found[0])
+        found[0].wait() if waits == "wait" else zerocopy.save([1], path)
 
-    found.append(zerocopy.save(STATE, tmp_path / "model.pt", wait=False, progress=progress))
+    found.append(zerocopy.save(STATE, path, wait=False, progress=progress))
     begun.set()
     with pytest.raises(RuntimeError, match="cannot wait for the save that calls it"):
         found[0].wait()
-    assert_same(stock_load(tmp_path / "model.pt"), STATE)
+    assert_same(stock_load(path), STATE)
 
 
 def test_wait_gives_up_in_time(tmp_path: Path, stopped: StoppedWriters) -> None:
@@ -578,7 +535,7 @@ def test_the_writer_holds_nothing_of_the_program(tmp_path: Path, stopped: Stoppe
     """No signal reaches it, and no descriptor whose end others wait for."""
     reading, writing = os.pipe()
     saving = zerocopy.save([LARGEST], tmp_path / "model.pt", wait=False)
-    process = process_of(saving)
+    process = stopped.processes[0]
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         os.kill(process, number)
     os.close(writing)

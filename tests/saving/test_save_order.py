@@ -1,8 +1,9 @@
-"""Several saves to one file: the last that was called wins, also where the first one goes on meanwhile."""
+"""Several saves to one file: the last that was called wins, also where an earlier one goes on meanwhile."""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -11,17 +12,13 @@ from typing import Any
 
 import pytest
 import torch
+from sharing import wait_until
 
 import zerocopy
+from zerocopy.saving import turns
 
 LARGE = {"who": "first", "x": torch.ones(3_000_000)}
 LAST = {"who": "last", "y": torch.ones(3)}
-
-Saves = dict[str, Callable[[Any, Path], object]]
-FIRST: dict[str, Callable[[Path, Callable[..., object]], object]] = {
-    "save": lambda path, progress: zerocopy.save(LARGE, path, progress=progress),
-    "convert": lambda path, progress: zerocopy.convert(path.with_name("source.pt"), path, progress=progress),
-}
 
 
 def written(obj: Any, path: Path) -> None:
@@ -34,16 +31,18 @@ def saved_patched(obj: Any, path: Path) -> None:
         torch.save(obj, path)
 
 
-LATER: Saves = {
+FIRST: dict[str, Callable[[Path, Callable[..., object]], object]] = {
+    "save": lambda path, progress: zerocopy.save(LARGE, path, progress=progress),
+    "background": lambda path, progress: zerocopy.save(LARGE, path, progress=progress, wait=False).wait(),
+    "convert": lambda path, progress: zerocopy.convert(path.with_name("source.pt"), path, progress=progress),
+}
+LATER: dict[str, Callable[[Any, Path], object]] = {
     "save": zerocopy.save,
     "background": lambda obj, path: zerocopy.save(obj, path, wait=False).wait(),
-    "background, not waited for": lambda obj, path: zerocopy.save(obj, path, wait=False),
     "Writer": written,
     "patched torch.save": saved_patched,
 }
-
-
-PAIRS = [("save", later) for later in LATER] + [("convert", "save"), ("convert", "background")]
+PAIRS = [("save", later) for later in LATER] + [("background", "save"), ("convert", "background")]
 
 
 def left_over(folder: Path) -> list[str]:
@@ -58,33 +57,47 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("first", "later"), PAIRS)
-def test_last_call_wins_in_another_thread(path: Path, first: str, later: str) -> None:
+def test_later_call_of_another_thread_waits_and_wins(path: Path, first: str, later: str) -> None:
     is_under_way, may_go_on = threading.Event(), threading.Event()
 
     def progress(*_: int) -> None:
         is_under_way.set()
         may_go_on.wait(180)
 
-    thread = threading.Thread(target=FIRST[first], args=(path, progress))
-    thread.start()
+    threads = [threading.Thread(target=FIRST[first], args=(path, progress))]
+    threads[0].start()
     assert is_under_way.wait(180)
-    LATER[later](LAST, path)
+    threads.append(threading.Thread(target=LATER[later], args=(LAST, path)))
+    threads[1].start()
+    if later != "Writer":  # which counts from its end
+        wait_until(lambda: len(turns._under_way) == 2)
+        assert torch.load(path)["who"] == "old" or first == "background"
     may_go_on.set()
-    thread.join()
+    for thread in threads:
+        thread.join()
     assert torch.load(path)["who"] == "last"
     assert left_over(path.parent) == []
 
 
-@pytest.mark.parametrize(("first", "later"), PAIRS)
-def test_last_call_wins_in_the_same_thread(path: Path, first: str, later: str) -> None:
+@pytest.mark.parametrize("later", ["save", "Writer", "patched torch.save"])
+@pytest.mark.parametrize("first", ["save", "convert"])
+def test_call_within_another_takes_its_place(path: Path, first: str, later: str) -> None:
+    """As a signal handler does that saves at the end of the machine's time."""
     calls = []
+
+    def handle(*_: object) -> None:
+        calls.append(LATER[later](LAST, path))
 
     def progress(*_: int) -> None:
         if not calls:
-            calls.append(LATER[later](LAST, path))
+            signal.raise_signal(signal.SIGUSR1)
 
-    FIRST[first](path, progress)
-    assert torch.load(path)["who"] == "last"
+    own = signal.signal(signal.SIGUSR1, handle)
+    try:
+        FIRST[first](path, progress)
+    finally:
+        signal.signal(signal.SIGUSR1, own)
+    assert calls and torch.load(path)["who"] == "last"
     assert left_over(path.parent) == []
 
 
@@ -108,8 +121,43 @@ def test_writer_counts_from_its_end(path: Path) -> None:
     assert torch.load(path)["who"] == "first"
 
 
+def save_many(path: Path, wait: Callable[[int], bool]) -> None:
+    """Save by eight threads at once."""
+
+    def save(number: int) -> None:
+        for step in range(4):
+            saving = zerocopy.save(
+                [number, step, torch.full((70_000,), float(number))], path, wait=wait(number)
+            )
+            if saving is not None:
+                saving.wait()
+
+    threads = [threading.Thread(target=save, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_eight_threads_of_two_processes_leave_one_whole_file(path: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            save_many(path, lambda number: number % 2 == 0)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    save_many(path, lambda number: number % 2 == 1)
+    assert os.waitpid(child, 0)[1] == 0
+    number, step, tensor = torch.load(path)
+    assert step == 3 and torch.equal(tensor, torch.full((70_000,), float(number)))
+    assert left_over(path.parent) == [] and not turns._under_way
+    zerocopy.save(LAST, path)
+    assert torch.load(path)["who"] == "last"
+
+
 def test_child_of_a_fork_leaves_the_save_with_its_own_exception(path: Path) -> None:
-    """The child of a fork does not have the saves of its parent."""
+    """The child of a fork does not have the saves of its parent, and leaves its file alone."""
     pids: list[int] = []
 
     def progress(*_: int) -> None:
@@ -117,11 +165,12 @@ def test_child_of_a_fork_leaves_the_save_with_its_own_exception(path: Path) -> N
             pids.append(os.fork())
         if pids == [0]:
             raise ZeroDivisionError
+        if len(pids) == 1:
+            pids.append(os.waitpid(pids[0], 0)[1])
 
     try:
         zerocopy.save(LARGE, path, progress=progress)
     finally:
         if pids == [0]:
             os._exit(0 if sys.exc_info()[0] is ZeroDivisionError else 1)
-    assert os.waitpid(pids[0], 0)[1] == 0
-    assert torch.load(path)["who"] == "first"
+    assert pids[1] == 0 and torch.load(path)["who"] == "first"

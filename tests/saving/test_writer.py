@@ -13,7 +13,7 @@ from conftest import Child, Saver, stock_load
 from equality import assert_same, untyped
 
 import zerocopy
-from zerocopy.saving.sink import FileSink
+from zerocopy.saving.archive import CheckpointPlan
 
 
 def written(path: Path, make: Any, **options: Any) -> Any:
@@ -272,13 +272,13 @@ def test_threads_that_use_one_writer(tmp_path: Path) -> None:
 def test_handler_that_stores_while_a_tensor_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, real = tmp_path / "model.pt", FileSink.write
+    path, real = tmp_path / "model.pt", CheckpointPlan.carry_out
     with pytest.raises(RuntimeError, match="not written to its end"), zerocopy.Writer(path) as writer:
 
-        def interrupted(sink: FileSink, data: memoryview, *rest: Any) -> None:
-            monkeypatch.setattr(FileSink, "write", real)
+        def interrupted(_: CheckpointPlan) -> None:
+            monkeypatch.setattr(CheckpointPlan, "carry_out", real)
             writer.store_early(torch.ones(3))
 
-        monkeypatch.setattr(FileSink, "write", interrupted)
+        monkeypatch.setattr(CheckpointPlan, "carry_out", interrupted)
         writer.store_early(torch.ones(1000))
     assert not path.exists()

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from zerocopy import Saving, _core, _torch
-from zerocopy.saving import saves_under_way
+from zerocopy import _core, _torch
 from zerocopy.saving.pickled_object import PickledObject
 
 LARGE = torch.ones(8 << 20, dtype=torch.uint8)
@@ -21,14 +18,20 @@ LARGEST = torch.ones(64 << 20, dtype=torch.uint8)
 
 
 class StoppedWriters:
-    """Has every process that writes stopped at its first bytes, until :meth:`go_on`."""
+    """Has every process that writes stopped at its first bytes, until :meth:`go_on`.
+
+    Attributes
+    ----------
+    processes : list of int
+        All of them, in the order of the saves.
+    """
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self._begun: list[int] = []
-        begun = self._begun
+        self.processes: list[int] = []
+        begun = self.processes
 
-        class Stopped(_core.PlannedSave):
-            def begin_in_copy(self) -> None:
+        class Stopped(_core.ArchiveWriter):
+            def begin_in_copy(self, earlier: list[int]) -> int:
                 processors = os.sched_getaffinity(0)
                 # Both on one: this thread has its turn again long before the other could write LARGEST. Where it may,
                 # it keeps its turn.
@@ -36,46 +39,22 @@ class StoppedWriters:
                 with contextlib.suppress(PermissionError):
                     os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
                 try:
-                    super().begin_in_copy()
-                    assert self.process is not None
-                    os.kill(self.process, signal.SIGSTOP)
-                    os.sched_setaffinity(self.process, processors)
+                    process = super().begin_in_copy(earlier)
+                    os.kill(process, signal.SIGSTOP)
+                    os.sched_setaffinity(process, processors)
                 finally:
                     os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
                     os.sched_setaffinity(0, processors)
-                begun.append(self.process)
+                begun.append(process)
+                return process
 
-        patch.setattr(_core, "PlannedSave", Stopped)
+        patch.setattr(_core, "ArchiveWriter", Stopped)
 
-    def go_on(self, *savings: Saving) -> None:
-        """Let the writers of these go on; without any, all."""
-        for process in [process_of(saving) for saving in savings] or list(self._begun):
-            self._begun.remove(process)
+    def go_on(self, *numbers: int) -> None:
+        """Let the writers of these saves go on; without any, all."""
+        for number in numbers or range(len(self.processes)):
             with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGCONT)
-
-
-def process_of(saving: Saving) -> int:
-    """Return the process that writes."""
-    found = (job for job in saves_under_way.everywhere() if job.saving is saving)  # type: ignore[attr-defined]
-    process: int = next(found)._process
-    return process
-
-
-def without_unnamed_files() -> object:
-    """Return an ``os`` that makes no files without a name."""
-
-    class Os:
-        def __getattr__(self, name: str) -> object:
-            return getattr(os, name)
-
-        @staticmethod
-        def open(path: Path, flags: int, mode: int = 0o777) -> int:
-            if flags & os.O_TMPFILE == os.O_TMPFILE:
-                raise OSError(errno.EOPNOTSUPP, "not here")
-            return os.open(path, flags, mode)
-
-    return Os()
+                os.kill(self.processes[number], signal.SIGCONT)
 
 
 def scribble(obj: Any) -> None:

@@ -190,4 +190,4 @@ def _copy_archive(source: Path, target: Path, progress: Progress | None) -> None
         block.enter_context(hdf5.staying(os.fsencode(source)))
         records = zip_records(file, str(source))
         written = Counted(progress, sum(record.size for record in records))
-        Hdf5Writer(h5py, new.path, records, str(target)).write(written)
+        Hdf5Writer(h5py, Path(new.path), records, str(target)).write(written)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from zerocopy.saving.sink import Written
+from zerocopy.saving.atomic_file import Written
 
 STORAGES = "data/"
 _PAGE = 4096

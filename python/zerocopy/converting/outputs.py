@@ -29,9 +29,8 @@ from zerocopy.loading import inputs
 from zerocopy.loading.formats import hdf5
 from zerocopy.process import interrupts
 from zerocopy.progress import Counted, Progress
-from zerocopy.saving.atomic_file import NewFile, is_at, replacing
+from zerocopy.saving.atomic_file import PIECE, FileSink, NewFile, Written, is_at, replacing
 from zerocopy.saving.pickled_object import PickledObject, PickleWithStorages
-from zerocopy.saving.sink import PIECE, FileSink, Written
 
 SAFETENSORS = ".safetensors"
 PICKLED = (".pt", ".pth", ".bin", ".ckpt")
@@ -70,7 +69,7 @@ def write_safetensors(job: Job, target: Path) -> None:
         if sources.is_of_torch:
             plan = plan._replace(metadata=FORMAT | plan.metadata)
         with replacing(target) as new:
-            _write_planned(new, target, plan, plan.tensors, sources, _counted(job, plan))
+            _write_planned(new, plan, plan.tensors, sources, _counted(job, plan))
             sources.require_unchanged()
 
 
@@ -79,8 +78,7 @@ def write_pickled(job: Job, target: Path) -> None:
     with job.sources(dtype=job.dtype, device="cpu") as sources:
         parts = _pickled(job, sources, target)
         with replacing(target) as new:
-            sink = FileSink(new.descriptor, os.fspath(target))
-            parts.write(sink, _ALIGNMENT, True, Counted(job.progress, parts.total))
+            parts.write(new, _ALIGNMENT, True, Counted(job.progress, parts.total))
             sources.require_unchanged()
 
 
@@ -97,7 +95,7 @@ def write_hdf5(job: Job, target: Path) -> None:
         ]
         written = Counted(job.progress, sum(record.size for record in records))
         with replacing(target, has_name=True) as new:
-            Hdf5Writer(h5py, new.path, records, str(target)).write(written)
+            Hdf5Writer(h5py, Path(new.path), records, str(target)).write(written)
             sources.require_unchanged()
 
 
@@ -158,8 +156,8 @@ def _write_safetensors_shards(job: Job, layout: shard_plan.Layout, most: int, so
     shards = shard_plan.spread((([tensor.name], tensor.nbytes) for tensor in plan.tensors), most)
     written = _counted(job, plan)
     with _shard_files(layout, shards, sum(tensor.nbytes for tensor in plan.tensors)) as files:
-        for (path, new), names in zip(files, shards, strict=True):
-            _write_planned(new, path, plan, [entries[name] for name in names], sources, written)
+        for (_, new), names in zip(files, shards, strict=True):
+            _write_planned(new, plan, [entries[name] for name in names], sources, written)
         sources.require_unchanged()
 
 
@@ -170,8 +168,8 @@ def _write_pickled_shards(job: Job, layout: shard_plan.Layout, most: int, source
     sources.left_out(sources.others).report(layout.index_path, job.strict)
     written = Counted(job.progress, sum(parts.total for parts in contents))
     with _shard_files(layout, shards, sum(size for _, size in units)) as files:
-        for (path, new), parts in zip(files, contents, strict=True):
-            parts.write(FileSink(new.descriptor, os.fspath(path)), _ALIGNMENT, True, written)
+        for (_, new), parts in zip(files, contents, strict=True):
+            parts.write(new, _ALIGNMENT, True, written)
         sources.require_unchanged()
 
 
@@ -198,7 +196,7 @@ def _shard_files(
         try:
             with contextlib.ExitStack() as block:
                 index = block.enter_context(
-                    replacing(layout.index_path, gives_way=False)
+                    replacing(layout.index_path, counts_from_end=True)
                 )  # first in, last out
                 files = []
                 for number, path in enumerate(paths):
@@ -207,9 +205,9 @@ def _shard_files(
                 with interrupts.allowed():
                     yield files
                     text = shard_plan.index_text(layout, shards, total)
-                    FileSink(index.descriptor, os.fspath(layout.index_path)).write(memoryview(text))
+                    index.write(text)
                     for _, new in files:  # a disk that is full says so before the first has its name
-                        os.fsync(new.descriptor)
+                        new.sync()
                     written = [
                         (path, os.fstat(new.descriptor)) for path, new in [(layout.index_path, index), *files]
                     ]
@@ -268,15 +266,13 @@ def _converted_size(info: TensorInfo, dtype: torch.dtype | None) -> int:
 
 def _write_planned(
     new: NewFile,
-    path: Path,
     plan: Plan,
     tensors: list[safetensors_writer.Described],
     sources: Sources,
     written: Written,
 ) -> None:
-    sink = FileSink(new.descriptor, os.fspath(path))
     metadata = plan.metadata_of({tensor.name for tensor in tensors})
-    safetensors_writer.write(sink, tensors, metadata, sources, written)
+    safetensors_writer.write(FileSink(new), tensors, metadata, sources, written)
 
 
 def _counted(job: Job, plan: Plan) -> Counted:

@@ -18,8 +18,8 @@ from zerocopy.lazy.conversion import converted
 from zerocopy.loading.formats.safetensors import DTYPES
 from zerocopy.loading.objects.rebuild.dense import tensor_over
 from zerocopy.process.malloc_trim import Heap
+from zerocopy.saving.atomic_file import FileSink, Written
 from zerocopy.saving.mapped_files import FileExtent
-from zerocopy.saving.sink import Sink, Written
 
 _RANKS = {name: rank for rank, name in enumerate(DTYPES.values())}
 _ALIGNMENT = 8
@@ -53,7 +53,7 @@ def described(name: str, dtype: torch.dtype, shape: torch.Size) -> Described | N
 
 
 def write(
-    sink: Sink, tensors: list[Described], metadata: Mapping[str, str], sources: Sources, written: Written
+    sink: FileSink, tensors: list[Described], metadata: Mapping[str, str], sources: Sources, written: Written
 ) -> None:
     """Write a file of tensors of `sources`, in the order of the format's own writer."""
     ordered = in_file_order(tensors)
@@ -86,7 +86,7 @@ def header(tensors: list[Described], metadata: Mapping[str, str]) -> bytes:
     return struct.pack("<Q", len(text)) + text
 
 
-def _write_tensor(sink: Sink, tensor: Described, sources: Sources, written: Written) -> None:
+def _write_tensor(sink: FileSink, tensor: Described, sources: Sources, written: Written) -> None:
     if tensor.nbytes == 0:
         return
     source, place, done = sources.tensors[tensor.name], sources.place_of(tensor.name), 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 from collections.abc import Mapping
@@ -15,10 +14,10 @@ from zerocopy._torch import distributed
 from zerocopy.converting import outputs, safetensors_writer
 from zerocopy.display import shown
 from zerocopy.errors import UnsupportedError
-from zerocopy.saving.checkpoint_writer import CheckpointWriter as RecordWriter
+from zerocopy.saving.archive import CheckpointPlan
+from zerocopy.saving.atomic_file import NewFile
 from zerocopy.saving.mapped_files import MappedFiles
 from zerocopy.saving.pickler import pickled, stored_tensor
-from zerocopy.saving.sink import FileSink
 
 StatePath = tuple[str | int, ...]
 SUFFIXES = (*outputs.PICKLED, outputs.SAFETENSORS)
@@ -39,14 +38,11 @@ class NewTensor(NamedTuple):
 class Content(Protocol):
     """The planned content of one file."""
 
-    def begin(self, descriptor: int) -> dict[str, int]:
+    def begin(self, new: NewFile) -> dict[str, int]:
         """Reserve space for all tensors in an empty file. Return the offset of each."""
 
     def finish(self, values: Mapping[str, bytes], paths: Mapping[str, StatePath]) -> None:
         """Write the rest."""
-
-    def close(self) -> None:
-        """Let go of everything, whether the file is finished or not."""
 
 
 def content_of(
@@ -60,12 +56,11 @@ def content_of(
                 f"{path}: .safetensors holds tensors only, found {len(values)} other values: {names}; save to .pt"
             )
         return _Safetensors(path, tensors)
-    return _Pickled(path, tensors, alignment)
+    return _Pickled(tensors, alignment)
 
 
 class _Safetensors:
     def __init__(self, path: str, tensors: Mapping[str, NewTensor]) -> None:
-        self._path = path
         described = {
             name: safetensors_writer.described(name, tensor.dtype, tensor.shape)
             for name, tensor in tensors.items()
@@ -78,40 +73,37 @@ class _Safetensors:
             raise UnsupportedError(f"{path}: .safetensors cannot hold {len(refused)} of its tensors: {names}")
         self._tensors = safetensors_writer.in_file_order(found for found in described.values() if found)
 
-    def begin(self, descriptor: int) -> dict[str, int]:
-        sink = FileSink(descriptor, self._path)
-        sink.write(memoryview(safetensors_writer.header(self._tensors, {"format": "pt"})), lambda _: None)
-        offsets, at = {}, sink.position
+    def begin(self, new: NewFile) -> dict[str, int]:
+        header = safetensors_writer.header(self._tensors, {"format": "pt"})
+        new.write(header)
+        new.flush()
+        offsets, at = {}, len(header)
         for tensor in self._tensors:
             offsets[tensor.name] = at
             at += tensor.nbytes
-        os.truncate(descriptor, at)
+        os.truncate(new.descriptor, at)
         return offsets
 
     def finish(self, values: Mapping[str, bytes], paths: Mapping[str, StatePath]) -> None:
-        pass
-
-    def close(self) -> None:
         pass
 
 
 class _Pickled:
     """A zip archive as ``zerocopy.Writer`` writes it: the storages, and the pickle behind them."""
 
-    def __init__(self, path: str, tensors: Mapping[str, NewTensor], alignment: int) -> None:
-        self._path, self._tensors, self._alignment = path, tensors, alignment
-        self._block = contextlib.ExitStack()
-        self._records: RecordWriter | None = None
+    def __init__(self, tensors: Mapping[str, NewTensor], alignment: int) -> None:
+        self._tensors, self._alignment = tensors, alignment
+        self._records: CheckpointPlan | None = None
 
-    def begin(self, descriptor: int) -> dict[str, int]:
-        sink = FileSink(descriptor, self._path)
+    def begin(self, new: NewFile) -> dict[str, int]:
         # Ranks write parts of one storage, in any order: nobody has its bytes in a row for a checksum.
-        writer = RecordWriter(sink, self._alignment, checksum=False, regular=False)
-        self._records = self._block.enter_context(writer)
-        return {
-            name: writer.reserve(str(number), tensor.nbytes)
+        records = self._records = CheckpointPlan(new, self._alignment, checksum=False, regular=False)
+        offsets = {
+            name: records.hole(str(number), tensor.nbytes)
             for number, (name, tensor) in enumerate(self._tensors.items())
         }
+        records.carry_out()
+        return offsets
 
     def finish(self, values: Mapping[str, bytes], paths: Mapping[str, StatePath]) -> None:
         records = self._records
@@ -136,7 +128,5 @@ class _Pickled:
                 return keys[identity]
 
             records.pickle(pickled(state, self, store))
-        records.finish()
-
-    def close(self) -> None:
-        self._block.close()
+            records.finish()
+            records.carry_out()

@@ -13,8 +13,7 @@ from zerocopy.display import shown
 from zerocopy.distributed.layout import SUFFIXES, Content, NewTensor, StatePath, content_of
 from zerocopy.errors import UnsupportedError
 from zerocopy.process import interrupts
-from zerocopy.saving.atomic_file import NewFile, created_for, is_at, path_of_file, replacing
-from zerocopy.saving.sink import FileSink
+from zerocopy.saving.atomic_file import NewFile, is_at, log_lost, path_of_file, replacing
 
 
 class Reserved(NamedTuple):
@@ -75,10 +74,9 @@ class _OneFile:
 
     def begin(self) -> Reserved:
         # Other processes find it by its name.
-        new = self._block.enter_context(replacing(self._path, has_name=True, gives_way=False))
-        self._block.callback(self._content.close)
-        offsets = self._content.begin(new.descriptor)
-        return Reserved([str(new.path)], {name: (0, offset) for name, offset in offsets.items()})
+        new = self._block.enter_context(replacing(self._path, has_name=True, counts_from_end=True))
+        offsets = self._content.begin(new)
+        return Reserved([new.path], {name: (0, offset) for name, offset in offsets.items()})
 
     def finish(self, values: Mapping[str, bytes], paths: Mapping[str, StatePath]) -> None:
         self._content.finish(values, paths)
@@ -110,33 +108,32 @@ class _Shards:
             folder.mkdir()
             self._is_new_folder = True
         offsets: dict[str, tuple[int, int]] = {}
-        index = Path(os.path.realpath(self._layout.index_path))
+        index = os.path.realpath(self._layout.index_path)
         for number, content in enumerate(self._contents):
             # Named after the index: the next save there finds what a killed one leaves, however many shards it has.
-            new = created_for(index, has_name=True)
+            new = NewFile(index, has_name=True, is_new=True)
             self._files.append(new)
-            begins = content.begin(new.descriptor)
+            begins = content.begin(new)
             offsets.update((name, (number, offset)) for name, offset in begins.items())
-        return Reserved([str(file.path) for file in self._files], offsets)
+        return Reserved([file.path for file in self._files], offsets)
 
     def finish(self, values: Mapping[str, bytes], paths: Mapping[str, StatePath]) -> None:
         count = len(self._files)
         for content, file in zip(self._contents, self._files, strict=True):
             content.finish({}, {})
-            os.fsync(file.descriptor)
+            file.sync()
         layout, old = self._layout.free(count), self._layout.present()
         given: list[Path] = []
         written = None
         with interrupts.deferred():  # while files have names that no index names
             try:
-                with replacing(self._layout.index_path, gives_way=False) as index, interrupts.deferred():
-                    text = shard_plan.index_text(layout, self._names, self._total)
-                    sink = FileSink(index.descriptor, os.fspath(self._layout.index_path))
-                    sink.write(memoryview(text), lambda _: None)
+                with replacing(self._layout.index_path, counts_from_end=True) as index:
+                    index.write(shard_plan.index_text(layout, self._names, self._total))
                     written = os.fstat(index.descriptor)
                     for number, file in enumerate(self._files, 1):
-                        file.path.rename(layout.shard(number, count))
-                        given.append(layout.shard(number, count))
+                        shard = layout.shard(number, count)
+                        log_lost(os.fspath(shard), file.take_name(os.fspath(shard)))
+                        given.append(shard)
             except BaseException:
                 if not is_at(self._layout.index_path, written):
                     for path in given:
@@ -155,9 +152,6 @@ class _Shards:
 
     def _close(self) -> None:
         """Delete the new files that have only a temporary name."""
-        for content in self._contents:
-            content.close()
         for file in self._files:
-            file.path.unlink(missing_ok=True)
-            os.close(file.descriptor)
+            file.close()
         self._files = []

@@ -21,7 +21,7 @@ from zerocopy.distributed.extent import Extent
 from zerocopy.distributed.layout import SUFFIXES, NewTensor
 from zerocopy.distributed.new_files import NewCheckpoint, new_checkpoint
 from zerocopy.errors import UnsupportedError
-from zerocopy.saving.checkpoint_writer import checked_alignment
+from zerocopy.saving.archive import checked_alignment
 
 
 class _WriteTargets(NamedTuple):

@@ -5,18 +5,16 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from zerocopy import _core, _torch
+from zerocopy import _torch
 from zerocopy._typing import GdsMode
 from zerocopy.errors import UnsupportedError
 from zerocopy.gds import channel, cufile
 from zerocopy.gds.available import required
 from zerocopy.saving import saver
-from zerocopy.saving.atomic_file import is_special, path_of_file, replacing
-from zerocopy.saving.checkpoint_writer import CheckpointWriter
+from zerocopy.saving.archive import CheckpointPlan
+from zerocopy.saving.atomic_file import NewFile, is_special, path_of_file, replacing
 from zerocopy.saving.mapped_files import MappedFiles
 from zerocopy.saving.pickled_object import PickledObject
-from zerocopy.saving.sink import FileSink
-from zerocopy.saving.zip_writer import ROOT
 
 _ALIGNMENT = 4096
 
@@ -69,27 +67,26 @@ def save(state_dict: Any, path: str | os.PathLike[str], *, require: GdsMode | No
     parts = PickledObject(state_dict)
     name = os.fsdecode(path)
     with replacing(path) as new:
-        later = _reserve(parts, FileSink(new.descriptor, name))
+        later = _reserve(parts, new)
         if later:
-            offsets = {record.name: record.offset for record in _core.zip_records(new.descriptor, name)}
             file = channel.Channel(new.descriptor, name, os.O_RDWR)
-            for number in later:
-                file.write(parts.storage(number), offsets[f"{ROOT}/data/{number}"])
+            for number, offset in later.items():
+                file.write(parts.storage(number), offset)
             if require is not None and file.reason:
                 raise UnsupportedError(f"{name}: GPUDirect Storage ({require}) is required: {file.reason}")
 
 
-def _reserve(parts: PickledObject, sink: FileSink) -> list[int]:
-    """Write the archive; of storages on devices only the room. Return their numbers."""
-    later = []
-    with MappedFiles() as mapped, CheckpointWriter(sink, _ALIGNMENT, checksum=True, regular=True) as writer:
-        writer.pickle(parts.pickle)
+def _reserve(parts: PickledObject, new: NewFile) -> dict[int, int]:
+    """Write the archive; of storages on devices only the room. Return their numbers, and where the room begins."""
+    later = {}
+    with MappedFiles() as mapped:
+        plan = CheckpointPlan(new, _ALIGNMENT, checksum=True, regular=True)
+        plan.pickle(parts.pickle)
         for number, size in enumerate(parts.sizes):
-            storage = parts.storage(number)
-            if size >= channel.LARGE and storage.device.type in cufile.DEVICES:
-                writer.reserve(str(number), size)
-                later.append(number)
+            if size >= channel.LARGE and parts.storage(number).device.type in cufile.DEVICES:
+                later[number] = plan.hole(str(number), size)
             else:
-                writer.storage(str(number), storage, mapped if parts.is_kept(number) else None)
-        writer.finish()
-    return [] if _torch.skips_data() else later
+                parts.add(number, plan, mapped)
+        plan.finish()
+        plan.carry_out()
+    return {} if _torch.skips_data() else later

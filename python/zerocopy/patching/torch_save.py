@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from zerocopy import _core
-from zerocopy.saving import saves_under_way
+from zerocopy.patching.file_readers import is_read
 from zerocopy.saving.atomic_file import NewFile, replacing
-from zerocopy.saving.file_readers import is_read
+from zerocopy.saving.turns import Turn
 
 Function = Callable[..., Any]
 
@@ -28,30 +27,23 @@ def save_for(original: Function) -> Function:
     def save(*args: Any, **kwargs: Any) -> Any:
         f = args[1] if len(args) > 1 else kwargs.get("f")
         target = Path(os.path.realpath(os.fsdecode(f))) if isinstance(f, (str, bytes, os.PathLike)) else None
-        for earlier in saves_under_way.to(target) if target is not None else ():
-            earlier.join()
-        if target is None or not os.access(target, os.W_OK, effective_ids=True) or not is_read(target):
-            turn = saves_under_way.Turn()
-            result = original(*args, **kwargs)
-            if target is not None:
-                saves_under_way.note_content(target, turn)
-            return result
+        if target is None:
+            return original(*args, **kwargs)
+        with Turn(os.fspath(target)) as turn:
+            turn.give_way = bool  # a call within this one writes to the same file
+            turn.wait()
+            if not os.access(target, os.W_OK, effective_ids=True) or not is_read(target):
+                return original(*args, **kwargs)
         with _replacing(target) as new:
             # For bytes, which releases of torch refuse, each in its own words, there is nothing else to write to.
-            file: Any = os.fsencode(new.path) if isinstance(f, bytes) else _file_of(new, target)
+            file: Any = os.fsencode(new.path) if isinstance(f, bytes) else new
             if len(args) > 1:
                 result = original(args[0], file, *args[2:], **kwargs)
             else:
                 result = original(*args, **{**kwargs, "f": file})
-            if not isinstance(f, bytes):
-                file.flush()
             return result
 
     return save
-
-
-def _file_of(new: NewFile, target: Path) -> _core.UninterruptedFile:
-    return _core.UninterruptedFile(new.descriptor, os.fspath(target))
 
 
 @contextlib.contextmanager

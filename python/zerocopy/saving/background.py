@@ -1,8 +1,11 @@
-"""Saves that go on while the program does: ``zerocopy.save(..., wait=False)``."""
+"""Saves that go on while the program does: ``zerocopy.save(..., wait=False)``.
+
+A thread does everything after the pickling: it takes the turn, makes the file, takes the snapshot, and waits for the
+process that writes, or writes itself. So no signal handler can come in between. The call only waits for the snapshot.
+"""
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import errno
 import logging
@@ -10,23 +13,18 @@ import os
 import select
 import signal
 import threading
-import time
-from collections.abc import Callable
-from pathlib import Path
+from typing import Any
 
 from zerocopy import _core
-from zerocopy.process import interrupts
 from zerocopy.progress import Progress
-from zerocopy.saving import saves_under_way, snapshot
-from zerocopy.saving.atomic_file import NewFile, created_for, is_special, new_name, path_of_file
-from zerocopy.saving.handle import FINISHED, RUNNING, Saving, log_errors
-from zerocopy.saving.mapped_files import FileExtent, MappedFiles
-from zerocopy.saving.pickled_object import PickledObject
-from zerocopy.saving.plan import Plan
+from zerocopy.saving import snapshot
+from zerocopy.saving.atomic_file import log_lost
+from zerocopy.saving.handle import PROGRESS_SECONDS, Saving
+from zerocopy.saving.mapped_files import MappedFiles
+from zerocopy.saving.pickled_object import PickleWithStorages
+from zerocopy.saving.turns import Turn
 
 _log = logging.getLogger("zerocopy")
-_PROGRESS_SECONDS = 0.1
-_POLL_SECONDS = 0.02  # where the kernel has no descriptors for processes
 # The end of the writing process is told only to who asks for children of every kind (linux/wait.h).
 _WALL = 0x40000000
 _GONE = (
@@ -35,231 +33,126 @@ _GONE = (
 )
 
 
-class _Job:
-    """The work behind a Saving: a process or a thread that writes, and a thread that waits for its end.
-
-    An exception of a signal handler can end the call of ``save`` at any moment, also while that thread starts. So
-    whoever claims the job first ends it: the thread when it runs, or the call that gives it up.
-    """
-
-    def __init__(self, saving: Saving, target: Path, new: NewFile) -> None:
-        self.saving, self._target, self._turn = saving, target, saves_under_way.Turn()
-        self.new, self.temporary = new, new.name or new_name(target)
-        self.keeps = contextlib.ExitStack()  # what the writer reads
-        self.keeps.callback(os.close, new.descriptor)
-        self._lock, self._claim = threading.Lock(), threading.Lock()
-        self._planned: _core.PlannedSave | None = None
-        self._process: int | None = None
-        self._process_end: int | None = None  # a descriptor
-
-    def join(self) -> None:
-        """Wait until it has ended, well or not."""
-        self.saving.join()
-
-    @property
-    def done(self) -> bool:
-        """Return whether it has ended, well or not."""
-        return self.saving.done
-
-    def process_end(self) -> int | None:
-        """Return a descriptor that is readable when the writing process has ended; None if nothing tells it."""
-        with self._lock:
-            return None if self._process_end is None else os.dup(self._process_end)
-
-    def planned(self, plan: Plan, earlier: list[int]) -> _core.PlannedSave:
-        """Return what writes the file."""
-        target, folder, temporary = map(os.fsencode, (self._target, self._target.parent, self.temporary))
-        names = (target, folder, temporary, self.new.name is not None)
-        report = self.saving.shared_report
-        self._planned = _core.PlannedSave(plan, self.new.descriptor, names, earlier, report)
-        return self._planned
-
-    def watch(self, process: int) -> None:
-        """Have a thread wait for the end of a process that writes."""
-        self.keeps.close()  # the process has its own
-        self._process = process
-        with contextlib.suppress(OSError, AttributeError):
-            self._process_end = os.pidfd_open(process)
-        self._start(self._wait_for_process)
-
-    def write_here(
-        self, write: _core.PlannedSave, memory: object, earlier: list[saves_under_way.UnderWay]
-    ) -> None:
-        """Have a thread write."""
-        self.keeps.callback(_forget, memory)
-        self._start(lambda: self._write(write, earlier))
-
-    def _start(self, function: Callable[[], None]) -> None:
-        saves_under_way.add(self._target, self)
-        # No daemon: Python waits for its end, and not only for that of the save.
-        thread = threading.Thread(target=self._run, args=(function,), name="zerocopy-save", daemon=False)
+def begin(
+    parts: PickleWithStorages, f: Any, alignment: int, checksum: bool, progress: Progress | None, syncs: bool
+) -> Saving:
+    """Begin to save the parts of an object as they are now."""
+    saving = Saving(os.fspath(f), parts.total, progress)
+    mapped = MappedFiles()
+    job = _Job(saving, parts, snapshot.sorted_storages(parts, mapped), mapped, (alignment, checksum), syncs)
+    try:
         try:
-            thread.start()
+            threading.Thread(target=job.run, name="zerocopy-save", daemon=False).start()
         except RuntimeError:  # no threads any more: the program is ending, or has too many
-            self._run(function)
+            job.run()
+        job.has_snapshot.wait()
+    except BaseException:  # of a signal handler: there may be no snapshot yet
+        job.is_given_up = saving._is_told = True
+        raise
+    return saving
 
-    def _run(self, function: Callable[[], None]) -> None:
-        if not self._claim.acquire(blocking=False):
-            return
-        try:
-            function()
-        except BaseException as error:
-            self.end(error)
-            raise
 
-    def give_up(self) -> None:
-        """End a job that has begun no thread, or whose thread does not run yet."""
-        if not self._claim.acquire(blocking=False):
-            return
-        process = None if self._planned is None else self._planned.process
-        if process is not None:
-            with contextlib.suppress(ProcessLookupError, ChildProcessError):
-                os.kill(process, signal.SIGKILL)
-                os.waitpid(process, _WALL)
-        self.saving.is_told = True  # by the exception that ends the call
-        self.end(InterruptedError(errno.EINTR, "the call that began it has failed", self.saving.path))
+class _Job:
+    """The work behind a Saving."""
 
-    def _write(self, write: _core.PlannedSave, earlier: list[saves_under_way.UnderWay]) -> None:
-        for save in earlier:
-            save.join()
-        writer = threading.Thread(target=write.run, name="zerocopy-save-writer", daemon=True)
-        try:
-            if self.saving.tells_progress:
-                writer.start()
-        except RuntimeError:  # as above
-            pass
-        if writer.ident is None:
-            write.run()
-        while writer.is_alive():
-            writer.join(_PROGRESS_SECONDS)
-            self.saving.tell_progress()
-        self.end(self._outcome(""))
+    def __init__(
+        self,
+        saving: Saving,
+        parts: PickleWithStorages,
+        storages: snapshot.Storages,
+        mapped: MappedFiles,
+        options: tuple[int, bool],
+        syncs: bool,
+    ) -> None:
+        self._saving, self._mapped, self._options, self._syncs = saving, mapped, options, syncs
+        self._target = os.path.realpath(saving._path)
+        self._sources: tuple[PickleWithStorages, snapshot.Storages] | None = (parts, storages)
+        self.has_snapshot, self.is_given_up = threading.Event(), False
 
-    def _wait_for_process(self) -> None:
-        assert self._process is not None
+    def run(self) -> None:
+        """Save, and say how that ended."""
+        with Turn(self._target) as turn:
+            error: BaseException | None = None
+            try:
+                new = _core.NewFile(self._target, syncs=self._syncs)
+                with self._mapped, contextlib.closing(new):
+                    self._save(turn, new)
+            except OSError as raised:
+                error = OSError(raised.errno, raised.strerror, self._saving._path)
+            except BaseException as raised:
+                error = raised.with_traceback(None)  # its frames would keep the Saving
+            self._saving._note_end(error)
+        turn.process_end = None  # the traceback of a function `progress` may keep the turn
+        self._saving._ended.set()
+        self.has_snapshot.set()
+
+    def _save(self, turn: Turn, new: _core.NewFile) -> None:
+        assert self._sources is not None, "run() is called once"
+        reason = snapshot.why_not_to_fork(self._sources[1])
+        ends = [earlier.process_end for earlier in turn.earlier()]
+        if not all(ends):
+            reason = reason or "an earlier save to this file goes on in a thread"
+        if not reason:
+            try:
+                plan, _ = snapshot.plan(*self._sources, new, self._mapped, self._options, copies=False)
+                process = plan.writer.begin_in_copy([end.fileno() for end in ends if end])
+            except OSError as error:
+                reason = str(error)
+                _log.info("%s: copying what is saved: %s", self._saving._path, reason)
+            else:
+                self._sources = None
+                self._wait_for(process, plan.writer, turn)
+                return
+        _log.debug("%s: written by a thread: %s", self._saving._path, reason)
+        plan, memory = snapshot.plan(*self._sources, new, self._mapped, self._options, copies=True)
+        self._sources = None
+        self._begin(plan.writer)
+        plan.carry_out(lambda _: self._saving._tell_progress())
+        new.sync()
+        turn.wait()
+        log_lost(self._target, new.take_name())
+        del memory  # which the plan reads
+
+    def _begin(self, writer: _core.ArchiveWriter) -> None:
+        """Have the call return, after the snapshot was taken. Raise if the call has failed."""
+        self._saving._count = lambda: writer.written
+        self.has_snapshot.set()
+        if self.is_given_up:
+            raise InterruptedError(errno.EINTR, "the call that began it has failed")
+
+    def _wait_for(self, process: int, writer: _core.ArchiveWriter, turn: Turn) -> None:
+        """Wait for the process that writes."""
         status = None
-        if self._process_end is not None:
-            end = select.poll()
-            end.register(self._process_end, select.POLLIN)
-            while not end.poll(_PROGRESS_SECONDS * 1000 if self.saving.tells_progress else None):
-                self.saving.tell_progress()
-        with contextlib.suppress(ChildProcessError):  # another has waited for it
-            while (waited := os.waitpid(self._process, _WALL | self._no_hang()))[0] == 0:
-                time.sleep(_POLL_SECONDS)
-                self.saving.tell_progress()
-            status = waited[1]
-        self.end(self._outcome(_how_it_ended(status)))
-
-    def _no_hang(self) -> int:
-        return os.WNOHANG if self._process_end is None and self.saving.tells_progress else 0
-
-    def _outcome(self, how: str) -> OSError | None:
-        """Return what the report says, or how the process ended that should have written it."""
-        _, state, number = self.saving.report()
-        path = self.saving.path
-        if state == FINISHED:
-            return None
-        if state == RUNNING:
-            return ChildProcessError(errno.ECHILD, f"the process that wrote it {how}", path)
-        if number == errno.EFAULT:
-            return OSError(errno.ESTALE, _GONE, path)
-        return OSError(number, os.strerror(number), path)
-
-    def end(self, error: BaseException | None) -> None:
-        """Take everything away, and say how it ended."""
-        if error is not None:
-            with contextlib.suppress(OSError):
-                self.temporary.unlink(missing_ok=True)
-        self.keeps.close()
-        with self._lock:
-            if self._process_end is not None:
-                os.close(self._process_end)
-                self._process_end = None
-        if error is None:
-            saves_under_way.note_content(self._target, self._turn)
-        self.saving.end(error)
-        saves_under_way.remove(self._target, self)
-
-
-def _forget(_: object) -> None:
-    pass
+        try:
+            with contextlib.suppress(OSError):  # a kernel that does not tell
+                turn.process_end = _core.Descriptor.of_process(process)
+            self._begin(writer)
+            if turn.process_end:
+                end = select.poll()
+                end.register(turn.process_end, select.POLLIN)
+                while not end.poll(PROGRESS_SECONDS * 1000):
+                    self._saving._tell_progress()
+        except BaseException:
+            os.kill(process, signal.SIGKILL)
+            raise
+        finally:
+            with contextlib.suppress(ChildProcessError):  # another has waited for it
+                status = os.waitpid(process, _WALL)[1]
+        is_finished, number, lost = writer.report()
+        if is_finished:
+            log_lost(self._target, lost)
+        elif number == 0:
+            raise ChildProcessError(errno.ECHILD, f"the process that wrote it {_how_it_ended(status)}")
+        else:
+            raise (
+                OSError(errno.ESTALE, _GONE)
+                if number == errno.EFAULT
+                else OSError(number, os.strerror(number))
+            )
 
 
 def _how_it_ended(status: int | None) -> str:
     if status is not None and os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
-        return f"was ended by {signal.Signals(number).name}" if number in set(signal.Signals) else str(number)
+        return f"was ended by {signal.Signals(number).name if number in set(signal.Signals) else number}"
     return "has ended before it was done"
-
-
-@interrupts.deferred()  # while descriptors, a thread or a process begin that nobody would end
-def begin(
-    parts: PickledObject, f: str | os.PathLike[str], alignment: int, checksum: bool, progress: Progress | None
-) -> Saving | None:
-    """Begin to save the parts of an object as they are now; return None for what has to be written to directly."""
-    saving = Saving(os.fspath(f), parts.total, progress)
-    try:
-        path = path_of_file(f)
-        if is_special(path):
-            return None
-        target = Path(os.path.realpath(path))
-        job = _Job(saving, target, created_for(target))
-    except OSError as error:
-        # Another one, since frames of this one would keep the Saving.
-        saving.end(OSError(error.errno, error.strerror, error.filename))
-        return saving
-    try:
-        _begin(job, parts, alignment, checksum, saves_under_way.to(target))
-    except BaseException:
-        job.give_up()
-        raise
-    return saving
-
-
-def _begin(
-    job: _Job, parts: PickledObject, alignment: int, checksum: bool, earlier: list[saves_under_way.UnderWay]
-) -> None:
-    mapped = job.keeps.enter_context(MappedFiles())
-    device = os.fstat(job.new.descriptor).st_dev
-
-    def known_checksum(place: FileExtent, size: int) -> int | None:
-        # Only of blocks that both files have is it of use.
-        return mapped.checksum_of(place, size) if os.fstat(place.descriptor).st_dev == device else None
-
-    checksums = known_checksum if checksum else None
-    with interrupts.allowed():
-        storages = snapshot.sorted_storages(parts, mapped)
-        reason = snapshot.why_not_to_fork(storages)
-    with contextlib.ExitStack() as ends:
-        descriptors = []
-        for save in earlier:
-            end = save.process_end()
-            if end is not None:
-                ends.callback(os.close, end)
-                descriptors.append(end)
-            elif not save.done:
-                reason = reason or "an earlier save to this file goes on in a thread"
-        if not reason:
-            with interrupts.allowed():
-                taken = snapshot.taken(parts, storages, alignment, checksums, copies=False)
-            try:
-                planned = job.planned(taken.plan, descriptors)
-                planned.begin_in_copy()
-            except OSError as error:
-                reason = str(error)
-                _log.info("%s: copying what is saved: %s", job.saving.path, reason)
-            else:
-                assert planned.process is not None
-                job.watch(planned.process)
-                return
-    _log.debug("%s: written by a thread: %s", job.saving.path, reason)
-    with interrupts.allowed():
-        taken = snapshot.taken(parts, storages, alignment, checksums, copies=True)
-    job.write_here(job.planned(taken.plan, []), taken.memory, earlier)
-
-
-@atexit.register
-def _wait_for_all() -> None:
-    for save in saves_under_way.everywhere():
-        save.join()
-    log_errors()

@@ -42,16 +42,16 @@ class MappedFiles:
     """
 
     def __init__(self, known: Mapping[str, int] = _NOTHING, *, takes_newer: bool = False) -> None:
+        self._held: list[_core.Descriptor] = []
         self._takes_newer = takes_newer
         self._opened: dict[str, int | None] = {**known}
         self._checksums: dict[int, dict[tuple[int, int], int]] = {}
-        self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        self._held.clear()
 
     @functools.cached_property
     def _mappings(self) -> list[_core.FileMapping]:
@@ -79,9 +79,13 @@ class MappedFiles:
         index = bisect.bisect_left(self._shared, address + size, key=lambda mapping: mapping.begin) - 1
         return size > 0 and index >= 0 and self._shared[index].end > address
 
-    def place_of(self, address: int, size: int) -> FileExtent | None:
-        """Return where the file has these bytes; None unless it is certain that it has the same."""
-        mapping = _core.file_mapping_at(address) if self._takes_newer else self._listed_before(address)
+    def place_of(self, address: int, size: int, *, is_newer: bool = False) -> FileExtent | None:
+        """Return where the file has these bytes; None unless it is certain that it has the same.
+
+        `is_newer`: the memory was mapped after the first lookup.
+        """
+        asks = self._takes_newer or is_newer
+        mapping = _core.file_mapping_at(address) if asks else self._listed_before(address)
         if mapping is None or size == 0 or address + size > mapping.end:
             return None
         if not (mapping.shared or self._is_unwritten(address, size)):
@@ -118,10 +122,9 @@ class MappedFiles:
         try:
             if not stat.S_ISREG(Path(os.fsdecode(mapping.path)).stat().st_mode):
                 return None
-            descriptor = os.open(mapping.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            descriptor = self._hold(mapping.path)
         except OSError:  # it has no name any more, or may not be opened
             return None
-        self._stack.callback(os.close, descriptor)
         return descriptor if _has_identity(descriptor, mapping.identity) else None
 
     def _is_unwritten(self, address: int, size: int) -> bool:
@@ -134,9 +137,12 @@ class MappedFiles:
     def _pagemap(self) -> int:
         found = self._opened.get("pagemap")
         if found is None:
-            found = self._opened["pagemap"] = os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
-            self._stack.callback(os.close, found)
+            found = self._opened["pagemap"] = self._hold(b"/proc/self/pagemap")
         return found
+
+    def _hold(self, path: bytes) -> int:
+        self._held.append(_core.Descriptor.open(path))
+        return self._held[-1].fileno()
 
 
 def _checksums_in(descriptor: int) -> dict[tuple[int, int], int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,10 +11,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from zerocopy import _torch
 from zerocopy.process.malloc_trim import Heap
-from zerocopy.saving.checkpoint_writer import CheckpointWriter
+from zerocopy.saving.archive import CheckpointPlan, Target
+from zerocopy.saving.atomic_file import Written
 from zerocopy.saving.mapped_files import MappedFiles
 from zerocopy.saving.pickler import Remake, identities, pickled
-from zerocopy.saving.sink import Sink, Written
 
 
 class PickleWithStorages(ABC):
@@ -43,16 +44,29 @@ class PickleWithStorages(ABC):
         """The bytes of all storages."""
         return sum(self.sizes)
 
-    def write(self, sink: Sink, alignment: int, checksum: bool, written: Written) -> None:
-        """Write the archive."""
-        with (
-            MappedFiles() as mapped,
-            CheckpointWriter(sink, alignment, checksum, regular=True, written=written) as writer,
-        ):
-            writer.pickle(self.pickle)
+    def write(self, target: Target, alignment: int, checksum: bool, progress: Written | None = None) -> None:
+        """Write the archive, and tell `progress` of the bytes of storages."""
+        with MappedFiles() as mapped:
+            plan = CheckpointPlan(target, alignment, checksum, regular=True)
+            plan.pickle(self.pickle)
             for number in range(len(self.sizes)):
-                writer.storage(str(number), self.storage(number), mapped if self.is_kept(number) else None)
-            writer.finish()
+                self.add(number, plan, mapped)
+            plan.finish()
+            plan.carry_out(progress)
+
+    def add(self, number: int, plan: CheckpointPlan, mapped: MappedFiles) -> None:
+        """Add a storage to a plan."""
+        key, size = str(number), self.sizes[number]
+        if _torch.skips_data():
+            plan.hole(key, size)
+        elif self.is_kept(number):
+            plan.storage(key, self.storage(number), mapped)
+        else:
+            plan.later(key, size, partial(self._on_cpu, number), mapped)
+
+    def _on_cpu(self, number: int) -> torch.UntypedStorage:
+        storage = self.storage(number)
+        return storage if storage.device.type == "cpu" else storage.cpu()
 
 
 class PickledObject(PickleWithStorages):
@@ -72,7 +86,8 @@ class PickledObject(PickleWithStorages):
         source = self._sources[number]
         if not isinstance(source, Remake):
             return source
-        self._heap.used(self.sizes[number])
+        if source.is_converted:
+            self._heap.used(self.sizes[number])
         return source.storage()
 
     def is_kept(self, number: int) -> bool:
@@ -91,7 +106,7 @@ class PickledObject(PickleWithStorages):
         if remake and known[0] not in self._keys:
             self._references.append(StorageWeakRef(untyped))
         self._keys.update(dict.fromkeys(known, key))
-        if remake:
+        if remake and remake.is_converted:
             self._heap.used(untyped.nbytes())
         require_one_dtype(self._dtypes, key, storage)
         return key

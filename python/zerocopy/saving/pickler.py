@@ -47,6 +47,12 @@ class Remake(NamedTuple):
     number: int
     identity: Any
 
+    @property
+    def is_converted(self) -> bool:
+        """Return whether the tensor gets memory of its own."""
+        converts: bool = self.placeholder._recipe[0].converts
+        return converts
+
     def storage(self) -> torch.UntypedStorage:
         """Make it."""
         if self.identity is not None:  # the tensor is dense, so it has one storage
@@ -175,7 +181,7 @@ class StoredTensorReplacer:
         real = real_of(tensor) if isinstance(tensor, NotYetLoadedTensor) else tensor
         made = self._noted(tensor, StoredTensor(real))
         known = len(self._made)
-        if before is None and isinstance(tensor, NotYetLoadedTensor):
+        if before is None and isinstance(tensor, NotYetLoadedTensor) and _is_temporary(tensor):
             self._remakes = _remakes(tensor)
         made._reduced = self.of(_applied(real).__reduce_ex__(PROTOCOL))
         self._remakes = before
@@ -248,7 +254,7 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if self._examine is not None:
             self._examine(obj)
-        if isinstance(obj, NotYetLoadedTensor) and _is_converted(obj):
+        if isinstance(obj, NotYetLoadedTensor) and _is_temporary(obj):
             if obj._recipe not in self._converted:
                 replacer = StoredTensorReplacer(self._owner, self._store)
                 self._converted[obj._recipe] = replacer.of(obj).__reduce_ex__(PROTOCOL)
@@ -283,9 +289,10 @@ def _identity(placeholder: NotYetLoadedTensor) -> Any:
     return None if number is None else (source, source.identity(number))
 
 
-def _is_converted(placeholder: NotYetLoadedTensor) -> bool:
+def _is_temporary(placeholder: NotYetLoadedTensor) -> bool:
     """Return whether its tensor is made anew whenever it is wanted: such tensors are held one at a time.
 
-    The others lie in the file's mapping, and their storages are known by who holds them.
+    So neither memory nor address space has to hold them all.
     """
-    return placeholder._recipe is not None and placeholder._real is None and placeholder._recipe[0].converts
+    used = placeholder._handed_out
+    return placeholder._recipe is not None and placeholder._real is None and (used is None or used() is None)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
+from io import FileIO
 from typing import Any, Literal, overload
 
 from zerocopy import _torch
 from zerocopy._typing import FilePath, WritableFile
+from zerocopy.process.os_errors import naming
 from zerocopy.progress import Counted, Progress, require_progress
 from zerocopy.saving import background
+from zerocopy.saving.archive import SMALLEST_ALIGNMENT, Target, checked_alignment
 from zerocopy.saving.atomic_file import is_special, path_of_file, replacing
-from zerocopy.saving.checkpoint_writer import checked_alignment
 from zerocopy.saving.handle import Saving, ended
-from zerocopy.saving.pickled_object import PickledObject
-from zerocopy.saving.sink import FileSink, Sink, StreamSink
+from zerocopy.saving.pickled_object import PickledObject, PickleWithStorages
 
 
 @overload
@@ -73,7 +75,7 @@ def save(
         Whether storages get a CRC-32: ``zerocopy verify`` and ``unzip -t`` look at it, ``torch.load`` does not.
     progress : callable, optional
         Called with the bytes of storages that are written and those that there are. With ``wait=False`` a thread
-        calls it, ten times a second at most.
+        calls it, ten times a second at most. It may not save to the same path.
     wait : bool
         False: return as soon as what the object holds now is kept, and write it in the background. Tensors may be
         written to from then on. A file object, a pipe and a terminal are written to before this returns all the same.
@@ -118,35 +120,62 @@ def save(
     >>> torch.load(path)
     {'weight': tensor([1., 1.])}
     """
-    checked_alignment(alignment)
     if not (isinstance(f, (str, os.PathLike)) or hasattr(f, "write")):
         raise AttributeError(
             "expected f, the second argument, to be a string, a path, or a file object with a 'write' attribute, "
             f"got {type(f).__name__}"
         )
+    return write(obj, f, alignment=alignment, checksum=checksum, progress=progress, wait=wait)
+
+
+def write(
+    obj: Any,
+    f: Any,
+    *,
+    alignment: int = SMALLEST_ALIGNMENT,
+    checksum: bool = True,
+    progress: Progress | None = None,
+    syncs: bool = True,
+    wait: bool = True,
+) -> Saving | None:
+    """Save an object, or a ``PickleWithStorages``, as :func:`save` does. `syncs`: whether to wait for the disk."""
+    checked_alignment(alignment)
     require_progress(progress)
     _torch.log_usage("torch.save")
-    parts = PickledObject(obj)
-    if not wait and isinstance(f, (str, os.PathLike)):
-        saving = background.begin(parts, f, alignment, checksum, progress)
-        if saving is not None:
-            return saving
-    with sink_of(f) as sink:
-        parts.write(sink, alignment, checksum, Counted(progress, parts.total))
+    parts = obj if isinstance(obj, PickleWithStorages) else PickledObject(obj)
+    if not wait and isinstance(f, (str, os.PathLike)) and not is_special(path_of_file(f)):
+        return background.begin(parts, f, alignment, checksum, progress, syncs)
+    with target_of(f, syncs=syncs) as target:
+        counted = None if progress is None else Counted(progress, parts.total)
+        parts.write(target, alignment, checksum, counted)
     return None if wait else ended(f, parts.total)
 
 
 @contextlib.contextmanager
-def sink_of(f: Any, *, gives_way: bool = True) -> Iterator[Sink]:
-    """Give where to write to: a new file that takes the name at the end, or what cannot be replaced itself."""
+def target_of(f: Any, *, counts_from_end: bool = False, syncs: bool = True) -> Iterator[Target]:
+    """Give what to write to: a new file that takes the name at the end, or what cannot be replaced itself."""
     if not isinstance(f, (str, os.PathLike)):
-        yield StreamSink(f)
+        yield f
         if hasattr(f, "flush"):
             f.flush()
     elif is_special(path := path_of_file(f)):
         # Without a buffer, which would have bytes left when the device refuses them.
         with path.open("wb", buffering=0) as file:
-            yield StreamSink(file, os.fspath(path))
+            yield _Device(file, os.fspath(path))
     else:
-        with replacing(path, gives_way=gives_way) as new:
-            yield FileSink(new.descriptor, os.fspath(path))
+        with replacing(path, counts_from_end=counts_from_end, syncs=syncs) as new:
+            yield new
+
+
+class _Device:
+    """A pipe, a terminal, ...: its errors have its name."""
+
+    def __init__(self, file: FileIO, name: str) -> None:
+        self._file, self._name = file, name
+
+    def write(self, data: bytes | memoryview) -> int:
+        with naming(self._name):
+            size = self._file.write(data)
+            if size is None:
+                raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+            return size

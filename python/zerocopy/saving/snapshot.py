@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 import torch
 
 from zerocopy import _torch
-from zerocopy.saving.checkpoint_writer import LARGE
+from zerocopy.saving.archive import LARGE, CheckpointPlan, Target
 from zerocopy.saving.mapped_files import FileExtent, MappedFiles
-from zerocopy.saving.pickled_object import PickledObject
-from zerocopy.saving.plan import CheckpointPlanner, Plan
+from zerocopy.saving.pickled_object import PickleWithStorages
 
 # A fork copies page tables, 17 milliseconds for a gibibyte of the process; to copy a gibibyte takes 300. So a process
 # that is that much larger than what it saves stops for a shorter time if it copies, and so does one that saves little.
@@ -53,22 +52,7 @@ class Storages(NamedTuple):
         return sum(storage.nbytes() for i, storage in enumerate(self.whole) if i not in kept)
 
 
-class Snapshot(NamedTuple):
-    """The result of :func:`taken`.
-
-    Attributes
-    ----------
-    plan : Plan
-        How to write it.
-    memory : object
-        Has to live until the plan is carried out, or until a copy of the process has it.
-    """
-
-    plan: Plan
-    memory: Any
-
-
-def sorted_storages(parts: PickledObject, mapped: MappedFiles) -> Storages:
+def sorted_storages(parts: PickleWithStorages, mapped: MappedFiles) -> Storages:
     """Return the storages, after bringing those of other devices to the CPU."""
     found = Storages([], set(), set(), {}, set())
     if _torch.skips_data():
@@ -101,46 +85,36 @@ def why_not_to_fork(storages: Storages) -> str:
     return ""
 
 
-def taken(
-    parts: PickledObject,
+def plan(
+    parts: PickleWithStorages,
     storages: Storages,
-    alignment: int,
-    known_checksum: Callable[[FileExtent, int], int | None] | None,
+    target: Target,
+    mapped: MappedFiles,
+    options: tuple[int, bool],
     *,
     copies: bool,
-) -> Snapshot:
-    """Return a plan whose memory nothing of this process writes to any more.
+) -> tuple[CheckpointPlan, Any]:
+    """Return a plan, and memory that has to live until it is carried out: nothing of this process writes to it.
 
-    Parameters
-    ----------
-    parts : PickledObject
-        Of the object.
-    storages : Storages
-        The result of :func:`sorted_storages`.
-    alignment : int
-        Of the bytes of storages in the archive.
-    known_checksum : callable or None
-        Returns the checksum that a file has for bytes of it. None: storages get no checksum.
-    copies : bool
-        Whether the plan is for this process; else it is for a copy of it that is made at once.
+    With `copies` the plan is for this process, else for a copy of it that is made at once.
     """
     copied = storages.shared
     if copies:
         copied = set(range(len(storages.whole))) - storages.own - storages.places.keys()
     arena = _Arena(sum(parts.sizes[number] for number in copied))
-    with CheckpointPlanner(alignment, known_checksum is not None) as planner:
-        planner.pickle(parts.pickle)
-        for number, size in enumerate(parts.sizes):
-            key, place = str(number), storages.places.get(number)
-            if not storages.whole:  # in a block of skip_data
-                planner.hole(key, size)
-            elif place is not None:
-                known = known_checksum(place, size) if known_checksum else None
-                planner.part(key, place.descriptor, place.offset, size, known)
-            else:
-                address = storages.whole[number].data_ptr()
-                planner.memory(key, arena.copied(address, size) if number in copied else address, size)
-        return Snapshot(planner.plan(), (storages.whole, arena))
+    plan = CheckpointPlan(target, *options, regular=True)
+    plan.pickle(parts.pickle)
+    for number, size in enumerate(parts.sizes):
+        key, place = str(number), storages.places.get(number)
+        if not storages.whole:  # in a block of skip_data
+            plan.hole(key, size)
+        elif place is not None:
+            plan.part(key, size, place, mapped)
+        else:
+            address = storages.whole[number].data_ptr()
+            plan.memory(key, size, arena.copied(address, size) if number in copied else address)
+    plan.finish()
+    return plan, (storages.whole, arena)
 
 
 class _Arena:

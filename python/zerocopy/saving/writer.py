@@ -14,12 +14,12 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from zerocopy import _torch
 from zerocopy._core import crc32
+from zerocopy.saving.archive import CheckpointPlan, checked_alignment
 from zerocopy.saving.atomic_file import path_of_file
-from zerocopy.saving.checkpoint_writer import CheckpointWriter, checked_alignment
 from zerocopy.saving.mapped_files import MappedFiles
 from zerocopy.saving.pickled_object import require_one_dtype
 from zerocopy.saving.pickler import Remake, Store, StoredTensorReplacer, identities, pickled
-from zerocopy.saving.saver import sink_of
+from zerocopy.saving.saver import target_of
 
 
 class Writer:
@@ -59,8 +59,8 @@ class Writer:
         self._path, self._alignment = path_of_file(path), checked_alignment(alignment)
         self._block = contextlib.ExitStack()
         self._lock = threading.RLock()
-        self._records: CheckpointWriter | None = None
-        self._is_saved = False
+        self._records: CheckpointPlan | None = None
+        self._is_saved, self._is_whole = False, True
         self._known: dict[Any, _Known] = {}
         self._dtypes: dict[str, torch.dtype] = {}
         self._count = 0
@@ -68,10 +68,8 @@ class Writer:
     def __enter__(self) -> Self:
         if self._records is not None:
             raise RuntimeError("a Writer writes one file, in one with block")
-        sink = self._block.enter_context(sink_of(self._path, gives_way=False))
-        self._records = self._block.enter_context(
-            CheckpointWriter(sink, self._alignment, checksum=True, regular=False)
-        )
+        target = self._block.enter_context(target_of(self._path, counts_from_end=True))
+        self._records = CheckpointPlan(target, self._alignment, checksum=True, regular=False)
         return self
 
     def __exit__(
@@ -133,6 +131,7 @@ class Writer:
             records = self._open_records()
             records.pickle(pickle)
             records.finish()
+            self._carry_out(records)
             self._is_saved = True
 
     @contextlib.contextmanager
@@ -142,14 +141,21 @@ class Writer:
             records = self._open_records()
             yield lambda storage, remake: self._key_of(records, storage, remake, mapped)
 
-    def _open_records(self) -> CheckpointWriter:
+    def _open_records(self) -> CheckpointPlan:
         if self._records is None or self._is_saved:
             raise RuntimeError("a Writer can store and save inside its with block only, and save once")
+        if not self._is_whole:  # after an error, or in a signal handler
+            raise RuntimeError("this file cannot be finished: a tensor was not written to its end")
         return self._records
+
+    def _carry_out(self, records: CheckpointPlan) -> None:
+        self._is_whole = False
+        records.carry_out()
+        self._is_whole = True
 
     def _key_of(
         self,
-        records: CheckpointWriter,
+        records: CheckpointPlan,
         storage: _torch.PickledStorage,
         remake: Remake | None,
         mapped: MappedFiles,
@@ -161,7 +167,10 @@ class Writer:
         if known is None:
             key = str(self._count)
             self._count += 1
-            crc = records.storage(key, untyped, mapped)
+            self._is_whole = False
+            records.storage(key, untyped, mapped)
+            self._carry_out(records)
+            crc = None if _torch.skips_data() else records.last_checksum
         else:
             key, crc = known.key, known.crc
         self._known.update(dict.fromkeys(names, _Known(StorageWeakRef(untyped), key, crc)))

@@ -1,0 +1,154 @@
+"""The archive of a checkpoint: its records are planned, and the core carries the plan out.
+
+``csrc/container/archive_plan.h`` lays records out, ``archive_writer.h`` beside it writes them to a file or a stream.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from zerocopy import _core, _torch
+from zerocopy.saving.atomic_file import NewFile, Written
+from zerocopy.saving.mapped_files import FileExtent, MappedFiles
+
+SMALLEST_ALIGNMENT, MAX_ALIGNMENT = 64, 2 << 20
+# From this size on it is worth to ask where a storage lies.
+LARGE = 1 << 20
+#: Bytes of storages between two calls of a function `progress`.
+PIECE = 4 << 20
+#: Bytes of storages between two moments at which signal handlers run.
+_LONG_PIECE = 64 << 20
+# Up to this an extra field pads everything, and torch's arithmetic for the places of storages holds.
+_MAX_REGULAR_ALIGNMENT = 1 << 15
+
+#: A new file, or any object with a ``write`` method.
+Target = Any
+#: Returns a storage on the CPU.
+Provide = Callable[[], torch.UntypedStorage]
+
+
+class CheckpointPlan:
+    """The records of a checkpoint: its pickle, its storages, and what torch's readers look for beside them.
+
+    Parameters
+    ----------
+    target : NewFile or object
+        Where it is written to: a new file, or an object with a ``write`` method.
+    alignment : int
+        Of the bytes of storages in the archive.
+    checksum : bool
+        Whether storages get theirs; other records always do.
+    regular : bool
+        Whether storages are added in the order in which the pickle speaks of them, and nothing between: then torch is
+        told that it may work out where they are.
+
+    Attributes
+    ----------
+    writer : zerocopy._core.ArchiveWriter
+        Carries the plan out.
+    """
+
+    def __init__(self, target: Target, alignment: int, checksum: bool, *, regular: bool) -> None:
+        self._native = _core.ArchivePlan(alignment, checksum)
+        self.writer = _core.ArchiveWriter(self._native, target)
+        # Blocks that both files share keep their checksums.
+        is_file = checksum and isinstance(target, NewFile)
+        self._device = os.fstat(target.descriptor).st_dev if is_file else None
+        self._alignment, self._regular = alignment, regular and alignment <= _MAX_REGULAR_ALIGNMENT
+        self._kept: list[torch.UntypedStorage] = []  # until they are written
+        # Of the records whose memory is wanted when it is their turn.
+        self._later: list[tuple[Provide, MappedFiles]] = []
+
+    def pickle(self, content: bytes) -> None:
+        """Add the pickle, and how the storages are laid out."""
+        self._native.record("data.pkl", content)
+        if self._regular:
+            self._native.record(".format_version", b"1")
+        self._native.record(".storage_alignment", str(self._alignment).encode())
+        self._native.record("byteorder", sys.byteorder.encode())
+
+    def storage(self, key: str, storage: torch.UntypedStorage, mapped: MappedFiles) -> None:
+        """Add a storage, which lives until it is written. Inside a block of ``skip_data`` only its room."""
+        size = storage.nbytes()
+        if _torch.skips_data():
+            self.hole(key, size)
+        elif storage.device.type != "cpu":
+            self.later(key, size, storage.cpu, mapped)
+        elif size >= LARGE and (place := mapped.place_of(storage.data_ptr(), size)) is not None:
+            self.part(key, size, place, mapped)
+        else:
+            self._kept.append(storage)
+            self.memory(key, size, storage.data_ptr())
+
+    def memory(self, key: str, size: int, address: int) -> None:
+        """Add a storage at an address."""
+        self._native.memory(f"data/{key}", size, address)
+
+    def part(self, key: str, size: int, place: FileExtent, mapped: MappedFiles) -> None:
+        """Add a storage that an open file has."""
+        known = self._known_checksum(place, size, mapped)
+        self._native.part(f"data/{key}", size, place.descriptor, place.offset, known)
+
+    def later(self, key: str, size: int, provide: Provide, mapped: MappedFiles) -> None:
+        """Add a storage that is made when its turn has come, and dropped after that."""
+        self._native.memory(f"data/{key}", size)
+        if size:
+            self._later.append((provide, mapped))
+
+    def hole(self, key: str, size: int) -> int:
+        """Add room for a storage: zeros, which take none on the disk. Return where the room begins."""
+        return self._native.hole(f"data/{key}", size)
+
+    def finish(self) -> None:
+        """Add what comes behind the storages, and the directory."""
+        self._native.finish()
+
+    @property
+    def last_checksum(self) -> int:
+        """The checksum of the storage that was written last."""
+        return self._native.last_checksum
+
+    def carry_out(self, progress: Written | None = None) -> None:
+        """Write all that was added so far, and tell `progress` of the bytes of storages."""
+        writer = self.writer
+        provided: Any = None  # keeps a storage that was made
+        told = writer.written
+        is_done = False
+        while not is_done:
+            is_done = writer.write(PIECE if progress else _LONG_PIECE)
+            if progress and writer.written > told:
+                progress(writer.written - told)
+                told = writer.written
+            if writer.wants_memory:
+                provided = None  # so that no two of them are there at once
+                make, mapped = self._later.pop(0)
+                provided = make()
+                self._provide(provided, mapped)
+        self._kept.clear()
+
+    def _provide(self, storage: torch.UntypedStorage, mapped: MappedFiles) -> None:
+        """Say where a storage is that was made just now."""
+        address, size = storage.data_ptr(), storage.nbytes()
+        place = mapped.place_of(address, size, is_newer=True) if size >= LARGE else None
+        if place is None:
+            self.writer.provide(address)
+        else:
+            known = self._known_checksum(place, size, mapped)
+            self.writer.provide_part(place.descriptor, place.offset, known)
+
+    def _known_checksum(self, place: FileExtent, size: int, mapped: MappedFiles) -> int | None:
+        shares = self._device == os.fstat(place.descriptor).st_dev
+        return mapped.checksum_of(place, size) if shares else None
+
+
+def checked_alignment(alignment: int) -> int:
+    """Return the alignment. Raises ValueError if it is none."""
+    is_power = isinstance(alignment, int) and alignment > 0 and alignment & (alignment - 1) == 0
+    if not (is_power and SMALLEST_ALIGNMENT <= alignment <= MAX_ALIGNMENT):
+        raise ValueError(f"expected alignment to be a power of two from 64 to 2 MiB, got {alignment!r}")
+    return alignment
