@@ -375,7 +375,7 @@ _NEWER = (
 ACCEPTED = (
     Reason("opcodes that later protocols write, and on 1.13 floats", "^Unsupported operand ",
            "they hold data and call nothing", lambda: _pickle([1.5, a.code(b"bytes"), a.Code(a.EMPTY_SET)])),
-    Reason("names that later releases allow, on 1.13", f"^Unsupported class ({_NEWER})$",
+    Reason("names that later releases allow, on 1.13", f"^Unsupported (class|global: GLOBAL) ({_NEWER})( was not|$)",
            "the machine makes them itself, from checked arguments",
            lambda: _pickle(call(name("collections", "Counter"), {"a": 1}))),
     Reason("`bytes()`", r"^Unsupported global: GLOBAL (builtins\.)?bytes was not",

@@ -19,6 +19,12 @@ import torch.distributed.checkpoint as dcp
 import zerocopy
 from zerocopy.distributed import CheckpointReader, CheckpointWriter
 
+try:
+    from torch.distributed.tensor import Shard
+except ImportError:  # public since 2.5
+    import torch.distributed._tensor
+    sys.modules["torch.distributed.tensor"] = torch.distributed._tensor
+
 warnings.simplefilter("ignore")
 torch.set_num_threads(1)
 

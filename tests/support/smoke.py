@@ -1,6 +1,6 @@
 """Program that uses an installed zerocopy once: ``python smoke.py``. It needs torch only, no test library.
 
-``scripts/releases`` runs it in bare systems, and ``debian/tests`` with the Debian package. It prints the versions
+``scripts/releases`` runs it with wheels, and ``debian/tests`` with the Debian package. It prints the versions
 of Python and torch and the bridge, and ends with a traceback if a result is wrong.
 """
 
@@ -59,7 +59,7 @@ def use(folder: Path) -> str:
             assert torch.equal(checkpoint["weight"] + 0, expected["weight"])
     zerocopy.patch()
     try:
-        patched = torch.load(by_torch, weights_only=True)  # 2.4 and 2.5 decide themselves without it
+        patched = torch.load(by_torch)
     finally:
         zerocopy.unpatch()
     check(patched, expected, "patched torch.load")

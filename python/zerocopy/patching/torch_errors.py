@@ -69,15 +69,20 @@ def _of_pickle(original: Function, error: Exception) -> pickle.UnpicklingError:
 
 
 def of_weights_only(original: Function, error: RuntimeError) -> Exception:
-    """Return `error` as `original` raises it under weights_only: 1.13 wraps every RuntimeError, later releases none."""
+    """Return `error` as `original` raises it under weights_only: some releases wrap every RuntimeError."""
     trusting, safe = (_words(original, _without(None, "data/0"), safe) for safe in (False, True))
-    if type(safe) is pickle.UnpicklingError and str(safe).endswith(str(trusting)):
-        return pickle.UnpicklingError(str(safe).removesuffix(str(trusting)) + str(error))
+    if type(safe) is pickle.UnpicklingError and str(trusting) in str(safe):
+        return pickle.UnpicklingError(str(safe).replace(str(trusting), str(error)))
     return error
 
 
+def warn_of_default(original: Function) -> None:
+    """Warn as `original` does of a call that leaves weights_only to it."""
+    _words(original, _archive(_pickle(b"N")), weights_only=None, in_memory=True)
+
+
 def _words(
-    original: Function, minimal: bytes, weights_only: bool, in_memory: bool = False
+    original: Function, minimal: bytes, weights_only: bool | None, in_memory: bool = False
 ) -> Exception | None:
     # Some words are not torch's but of the file object that it asks.
     with (

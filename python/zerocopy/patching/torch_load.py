@@ -59,11 +59,14 @@ def load_for(original: Function) -> Function:
             return original(*args, **kwargs)
         weights_only = _weights_only(call, default)
         if weights_only is None:
-            reason = "the release decides about weights_only, with a warning or an error"
+            reason = "the environment has torch warn or raise about weights_only"
             return _hand_over(original, reason, *args, **kwargs)
         reason = _why_not_ours(call, weights_only, takes_mmap)
         if reason:
             return _hand_over(original, reason, *args, **kwargs)
+        is_left = call.weights_only is _UNSET or call.weights_only is None
+        if default is None and is_left and not weights_only and call.pickle_module is None:
+            torch_errors.warn_of_default(original)  # 2.4 and 2.5: False, with a warning
         return _load(original, call, weights_only)
 
     return load
@@ -82,11 +85,11 @@ def _call(
 
 
 def _weights_only(call: Call, default: Any) -> bool | None:
-    """Return what the call comes to in this release; None if that takes a warning or an error."""
+    """Return what the call comes to in this release; None if the environment has torch warn or raise."""
     given = default if call.weights_only is _UNSET else call.weights_only
     forced = environment.is_true("TORCH_FORCE_WEIGHTS_ONLY_LOAD")
     if not _torch.safe_by_default():
-        return True if forced else None if default is None and given is None else bool(given)
+        return forced or bool(given)
     if (forced or given is None) and environment.is_true("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"):
         return None
     if forced:
