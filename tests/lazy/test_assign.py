@@ -334,6 +334,31 @@ def test_integers_cannot_require_gradients(device: str) -> None:
     assert module.weight.dtype == torch.int64
 
 
+def test_tensors_of_a_module_over_one_memory_stay_so() -> None:
+    module = nn.Module()
+    module.w = nn.Parameter(torch.zeros(3))
+    module.register_buffer("c", module.w.data, persistent=False)
+    zerocopy.assign(module, {"w": torch.ones(3)})
+    assert module.c.tolist() == [1, 1, 1]
+    with torch.no_grad():
+        module.w.add_(1)
+    assert module.c.tolist() == [2, 2, 2]
+
+
+def test_prefix_that_a_hook_removes_is_no_reason_to_warn() -> None:
+    module = nn.Linear(2, 2)
+
+    def strip(state_dict: dict[str, Any], *_: Any) -> None:
+        for key in list(state_dict):
+            state_dict[key.removeprefix("module.")] = state_dict.pop(key)
+
+    module._register_load_state_dict_pre_hook(strip)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = zerocopy.assign(module, {f"module.{k}": v for k, v in nn.Linear(2, 2).state_dict().items()})
+    assert not found.missing_keys and not found.unexpected_keys
+
+
 def test_memory_that_others_share_stays_theirs() -> None:
     """The parts of a flat buffer, and shared memory, are written to."""
     flat, module = torch.zeros(6), nn.ParameterDict()

@@ -252,7 +252,9 @@ def _load(
         except RuntimeError as error:
             error.args = ("\n\t".join([str(error), *_prefix_hints(module, entries)]),)
             raise
-    for hint in (*_prefix_hints(module, entries), *_meta_hints(module, entries)):
+    # What a hook has renamed is not amiss.
+    hints = _prefix_hints(module, entries) if any(found) else ()
+    for hint in (*hints, *_meta_hints(module, entries)):
         warnings.warn(hint, stacklevel=3)
     return found
 

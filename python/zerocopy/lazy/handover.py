@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import torch
 
+from zerocopy import _torch
 from zerocopy._torch import modules
 
 
@@ -28,6 +30,8 @@ class Handover:
         for owner in root.modules():
             for name, tensor in modules.own_tensors(owner).items():
                 self._slots.setdefault(tensor, []).append((owner, name))
+        held = [_torch.untyped_of(tensor).data_ptr() for tensor in self._slots if modules.is_dense(tensor)]
+        self._aliased = {address for address, number in Counter(held).items() if number > 1}
         self._targets = dict[int, torch.Tensor]()  # by the address of the memory that they were given
         self._filled = set[torch.Tensor]()
 
@@ -63,12 +67,16 @@ class Handover:
         if changes or target in self._filled:
             dtype = target.dtype if self.keep_dtype and is_dense else given.dtype
             given = given.to(given.device if moves else target.device, dtype)
-        elif not (modules.is_alike(target, given) and modules.owns_memory(target)):
+        elif not (modules.is_alike(target, given) and self._is_alone(target)):
             return tensor
         elif self._targets.setdefault(given.data_ptr(), target) is not target:
             return tensor  # the module has different tensors where the state dict has one
         self._filled.add(target)
         return self._with_memory(target, given)
+
+    def _is_alone(self, target: torch.Tensor) -> bool:
+        """Return whether no other tensor of the module, and no other process, has the memory of a tensor."""
+        return modules.owns_memory(target) and target.data_ptr() not in self._aliased
 
     def _with_memory(self, target: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
         try:
