@@ -225,6 +225,45 @@ def test_converted_placeholders(save: Saver, tmp_path: Path) -> None:
     assert loaded["step"] == 7 and not lazy["weight"].is_loaded
 
 
+@pytest.mark.slow("it writes a gigabyte")
+@pytest.mark.plain_memory("it limits the address space")
+@pytest.mark.parametrize("wait", [True, False])
+def test_mapped_and_lazy_tensors_take_little_memory(
+    save: Saver, tmp_path: Path, forked: Child, wait: bool
+) -> None:
+    path = save({f"layer{i}": torch.full((16 << 20,), float(i)) for i in range(8)})
+    code = """
+        import resource, sys, threading, torch, zerocopy
+        def memory(name):
+            return int(open("/proc/self/status").read().split(name + ":")[1].split()[0])
+        path, target, wait = sys.argv[1], sys.argv[2], sys.argv[3] == "True"
+        state, before, most, is_over = zerocopy.load(path), memory("RssAnon"), 0, threading.Event()
+        def watch():
+            global most
+            while not is_over.wait(0.002):
+                most = max(most, memory("RssAnon") - before)
+        watching = threading.Thread(target=watch)
+        watching.start()
+        saving = zerocopy.save(state, target, wait=wait)
+        if saving:
+            saving.wait()
+        is_over.set()
+        watching.join()
+        print(most >> 10)
+        del state, saving
+        if wait:
+            resource.setrlimit(resource.RLIMIT_AS, ((memory("VmSize") << 10) + (256 << 20), -1))
+            zerocopy.save(zerocopy.lazy_load(path), target)
+            layers = zerocopy.overlay(zerocopy.open(path), {"layer0": torch.zeros(3)})
+            zerocopy.save(dict(layers), target)
+    """
+    done = forked(code, path, tmp_path / "again.pt", wait)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 16  # megabytes, of 512
+    state = zerocopy.load(tmp_path / "again.pt")
+    assert [tensor[-1] for tensor in state.values()] == [*range(8)]
+
+
 @pytest.mark.slow("it writes 240 MB")
 @pytest.mark.plain_memory("it measures memory")
 def test_converted_placeholders_one_at_a_time(save: Saver, tmp_path: Path, forked: Child) -> None:
