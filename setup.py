@@ -41,13 +41,6 @@ BRIDGE_SOURCES = ("bridge.cpp", "table.h")
 class CMakeBuild(build_ext):
     """Runs CMake instead of a compiler."""
 
-    def get_ext_filename(self, fullname: str) -> str:
-        """Return the path of a module's file. That of the hooks has no tag: no Python imports it."""
-        if fullname.endswith("_watch"):
-            return os.path.join(*fullname.split(".")) + ".so"  # noqa: PTH118
-        filename: str = super().get_ext_filename(fullname)
-        return filename
-
     def build_extension(self, ext: Extension) -> None:
         """Configure, build, and copy the module to where setuptools wants it."""
         source = ["-S", str(ROOT), "-B", str(BUILD)]
@@ -84,7 +77,7 @@ shutil.rmtree(PACKAGE, ignore_errors=True)
 
 setup(
     license="Apache-2.0",
-    ext_modules=[Extension(f"zerocopy.{name}", sources=[]) for name in ("_C", "_core", "_watch")],
+    ext_modules=[Extension(f"zerocopy.{name}", sources=[]) for name in ("_C", "_core")],
     cmdclass={"build_ext": CMakeBuild},
     options={"build": {"build_base": str(BUILD), "build_lib": str(PACKAGE)}},
 )

@@ -40,7 +40,7 @@ html_copy_source = False
 # The pages in the order of the site's menu; others come last.
 GUIDES = {
     "Start": "README how-it-works recipes examples/README",
-    "Notebooks": "notebooks/hdf5 notebooks/lazy notebooks/layer_by_layer notebooks/model_server notebooks/gds",
+    "Notebooks": "notebooks/hdf5 notebooks/lazy notebooks/layer_by_layer notebooks/kept_results notebooks/gds",
     "Problems": "not-faster memory weights-only hazards network-disks settings",
     "Load": "formats lazy hdf5 torchscript gpu",
     "Save and convert": "saving converting",

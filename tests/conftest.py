@@ -28,7 +28,7 @@ from fork_server import ForkServer
 from ranks import Ranks
 from sanitizer import SANITIZED
 
-from zerocopy.share.conditions import caller
+from zerocopy.share.conditions import state
 
 # A shell ignores these signals in background jobs. Programs that the tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -51,7 +51,7 @@ _LONGEST = (
     "saving/test_save_in_background.py",
     "share/test_share_programs.py",
     "hostile/test_proportion.py",
-    "share/test_share_server.py",
+    "share/test_share_cache.py",
     "cli/test_run.py",
     "share/test_share.py",
     "process/test_hazards_process.py",
@@ -73,10 +73,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _use_runtime_folder_of_our_own(config: pytest.Config) -> None:
-    """Keep tests away from the user's own model server and fork servers, which they would see and stop."""
+    """Keep tests away from the user's own kept results and fork servers, which they would see and stop."""
     folder = tempfile.mkdtemp(prefix="run-")  # short: the address of a socket is
     patch = pytest.MonkeyPatch()
     patch.setenv("XDG_RUNTIME_DIR", folder)
+    patch.setenv("ZEROCOPY_CACHE", f"{folder}/cache")
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     config.add_cleanup(patch.undo)
 
@@ -131,9 +132,9 @@ def tmp_path(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
 @pytest.fixture(autouse=True)
 def settings() -> Iterator[None]:
     """Fail where a test leaves settings of torch behind: a later test in this process would run under them."""
-    before = caller.state(), caller.extensions(), caller.why_here()
+    before = state.state(), state.extensions(), state.why_plain()
     yield
-    assert (caller.state(), caller.extensions(), caller.why_here()) == before
+    assert (state.state(), state.extensions(), state.why_plain()) == before
 
 
 @pytest.fixture

@@ -21,7 +21,6 @@ import torch
 
 from ..engine.cases import Case, Side, TimeCase
 from ..engine.loader import Loader, mapped, needs_module, needs_torch_mmap, stock_load
-from .share import ASKING, server
 
 
 def _needs_cuda() -> str:
@@ -102,19 +101,6 @@ def _copy_pinned(_: str, prepared: Any) -> None:
 
 def _gpu(label: str, load: Callable[[str], Any], *reasons: Callable[[], str]) -> Loader:
     return Loader(label, _settled(load), _needs(*reasons), real=_on_cpu)
-
-
-def _attach_resident(path: str, share: Any) -> Any:
-    with share.resident("cuda"):
-        state = share.load(torch.load, path)
-    torch.cuda.synchronize()
-    return state
-
-
-def _with_holder(path: str) -> Any:
-    """Have a server, and the file on the GPU."""
-    _attach_resident(path, server())
-    return server()
 
 
 # ------------------------------------------------------------------------------------ without a GPU
@@ -217,14 +203,6 @@ LOADERS: dict[str, Loader] = {
     "staging-memory": Loader("staged copy into memory,", _staged(copies=True), _needs_staging),
     "memcpy": Loader("memcpy of as much as", _copied(1), prepare=_two_buffers, expected=None),
     "memcpy-twice": Loader("memcpy, twice, of as much as", _copied(2), prepare=_two_buffers, expected=None),
-    "share-resident": Loader(
-        "share.load(torch.load), resident",
-        _attach_resident,
-        _needs(needs_module("zerocopy")),
-        _with_holder,
-        modules=(*ASKING, "zerocopy.share.client.resident"),
-        real=_on_cpu,
-    ),
 }
 
 CASES: tuple[Case, ...] = (
@@ -255,13 +233,6 @@ CASES: tuple[Case, ...] = (
     TimeCase(
         "gpu/first",
         Side("gpu-first", "gpu.pt"),
-        None,
-        columns=("ready",),
-        most_rounds=9,
-    ),
-    TimeCase(
-        "gpu/resident",
-        Side("share-resident", "gpu.pt"),
         None,
         columns=("ready",),
         most_rounds=9,

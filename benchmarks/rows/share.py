@@ -1,4 +1,4 @@
-"""The model server: ours, torch.multiprocessing, and loading in each process."""
+"""Kept results: ours, torch.multiprocessing, and loading in each process."""
 
 from __future__ import annotations
 
@@ -24,21 +24,15 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 @functools.cache
-def server() -> Any:
-    """Have a server of one's own, which ends with this process."""
+def cache() -> Any:
+    """Have a cache of one's own, which goes with this process; clients inherit it."""
     from zerocopy import share
 
-    if "ZEROCOPY_SOCKET" not in os.environ:
+    if "ZEROCOPY_CACHE" not in os.environ:
         folder = tempfile.mkdtemp(prefix="zc.")
-        os.environ["ZEROCOPY_SOCKET"] = f"{folder}/s"
+        os.environ["ZEROCOPY_CACHE"] = folder
         owner = os.getpid()
-
-        def end() -> None:
-            if os.getpid() == owner:
-                share.shutdown()
-                shutil.rmtree(folder, ignore_errors=True)
-
-        atexit.register(end)
+        atexit.register(lambda: shutil.rmtree(folder, True) if os.getpid() == owner else None)
     return share
 
 
@@ -51,16 +45,11 @@ def _attach_module(path: str, share: Any) -> Any:
 
 
 def _published(path: str, share: Any) -> Any:
-    """Have it computed, by a loader that is started for it."""
+    """Have the call made, and its result kept."""
     import zerocopy
 
     share.unload("*")
     return share.load(zerocopy.load, path)
-
-
-def _in_a_process(path: str) -> None:
-    code = "import sys, zerocopy; zerocopy.load(sys.argv[1])"
-    subprocess.run([sys.executable, "-c", code, path], check=True)
 
 
 # ------------------------------------------------------------------------------ torch.multiprocessing
@@ -164,12 +153,12 @@ def _plain(_: str) -> str:
 
 def _shared(_: str) -> str:
     folder = _pipeline_folder()
-    server().patch_all()
+    cache().patch_all()
     return folder
 
 
 _OURS = needs_module("zerocopy")
-ASKING = ("zerocopy", "zerocopy.share.client.load_call")  # what the first call would import
+ASKING = ("zerocopy", "zerocopy.share.loading")  # what the first call would import
 _PIPELINE = (
     "diffusers",
     "diffusers.pipelines.dit.pipeline_dit",
@@ -187,20 +176,17 @@ def _pipelines(label: str, prepare: Callable[[str], str], missing: Callable[[], 
 _MODULE: dict[str, Any] = {"reference": "torch-trusted", "real": lambda module: dict(module.state_dict())}
 
 LOADERS: dict[str, Loader] = {
-    "share": Loader("share.load(torch.load)", _attach, _OURS, lambda _: server(), modules=ASKING),
+    "share": Loader("share.load(torch.load)", _attach, _OURS, lambda _: cache(), modules=ASKING),
     "share-module": Loader(
         "share.load(torch.load)",
         _attach_module,
         _OURS,
-        lambda _: server(),
+        lambda _: cache(),
         modules=ASKING,
         expected=lambda module: dict(module.state_dict()),
         **_MODULE,
     ),
-    "share-first": Loader(
-        "share.load, published anew", _published, _OURS, lambda _: server(), modules=ASKING
-    ),
-    "zerocopy-process": Loader("a process with zerocopy.load", _in_a_process, _OURS, expected=None),
+    "share-first": Loader("share.load, kept anew", _published, _OURS, lambda _: cache(), modules=ASKING),
     "multiprocessing": Loader("torch.multiprocessing, fd", _received, prepare=_publisher),
     "torch-trusted": Loader(
         "torch.load", lambda path: stock_load(path, weights_only=False), reference="torch-trusted"
@@ -222,7 +208,7 @@ CASES: tuple[Case, ...] = (
     TimeCase(
         "share/first",
         Side("share-first", "bert.pt"),
-        Side("zerocopy-process", "bert.pt"),
+        Side("zerocopy", "bert.pt"),
         columns=("ready",),
         most_rounds=9,
     ),

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ..engine.cases import Case, Side, TimeCase
 from ..engine.loader import Loader, needs_module
-from .share import server
+from .share import cache
 
 _PYTHON = [sys.executable]
 _SHARE = [f"{sysconfig.get_path('scripts')}/zerocopy", "run", "--share"]
@@ -84,7 +84,7 @@ def _prepare(program: str, command: list[str]) -> list[str]:
     if program == "bert.py" and not (_folder() / "bert").exists():
         subprocess.run([sys.executable, "-c", _SAVE_BERT, str(_folder() / "bert")], check=True)
     if "--share" in command:
-        server()
+        cache()
     for _ in range(_ATTEMPTS):
         before = _starts()
         _run(program, command)

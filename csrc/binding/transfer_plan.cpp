@@ -2,7 +2,6 @@
 
 #include <pybind11/stl.h>
 
-#include "io/lease.h"
 #include "python/python.h"
 #include "python/transfer_options.h"
 
@@ -18,22 +17,6 @@ class HeldStorage final : public Owner {
  private:
   TorchStorage storage_;
 };
-
-class LeasedStorage final : public Owner {
- public:
-  LeasedStorage(TorchStorage storage, const std::vector<int>& leases) : storage_(std::move(storage)) {
-    for (const int descriptor : leases) leases_.push_back(std::make_unique<const Lease>(descriptor));
-  }
-
- private:
-  std::vector<std::unique_ptr<const Lease>> leases_;
-  TorchStorage storage_;  // destroyed first, so the bytes are free when the leases end
-};
-
-py::object leased_storage(const py::object& whole, const std::vector<int>& leases) {
-  OwnerRef owner(new LeasedStorage(TorchStorage::of(whole.ptr()), leases));
-  return steal(TorchStorage::kept(whole.ptr(), std::move(owner)).wrap());
-}
 
 std::unique_ptr<const Source> source_over(const py::object& untyped_storage) {
   TorchStorage storage = TorchStorage::of(untyped_storage.ptr());
@@ -135,7 +118,6 @@ void register_transfer_plan(py::module_& module) {
         return steal(TorchStorage::within(whole.ptr(), {offset, size}).wrap());
       },
       py::arg("whole"), py::arg("offset"), py::arg("size"));
-  module.def("leased_storage", &leased_storage, py::arg("whole"), py::arg("leases"));
 }
 
 }  // namespace zerocopy

@@ -25,7 +25,7 @@ class MappingsSource final : public Source {
   explicit MappingsSource(Mappings mappings) : mappings_(std::move(mappings)) {}
 
   std::uint64_t size() const noexcept override { return mappings_->size() << kMappingShift; }
-  void require_unchanged() const override {}  // the server has checked the files
+  void require_unchanged() const override {}  // the caller has checked the files
   void require_in_place() const override {}
 
  private:

@@ -1,8 +1,8 @@
-// A result of the model server. Part 0, in sealed memory, holds a pickle and two tables. Storages
-// lie in part 0, in other sealed memory, or in the files that they came from.
+// A kept result of a call. Part 0, of a file of the cache, holds a pickle and two tables. Storages
+// lie in part 0, or in the files that they came from.
 //
-//   part 0   ├─ … ─┼─ mappings ─┼─ storages ─┼─ pickle ─┼─ … ─┼─ storage ─┼─ storage ─┤  sealed memory
-//   part 1                           ├─ storage ─┤      ├─ storage ─┤                     e.g. a file
+//   part 0   ├─ mappings ─┼─ storages ─┼─ pickle ─┼─ … ─┼─ storage ─┼─ storage ─┤  the cache's file
+//   part 1                     ├─ storage ─┤      ├─ storage ─┤                      e.g. a checkpoint
 //
 //   mappings   one row per mapping: part (u64), offset in the part (u64), size (u64)
 //   storages   one row per storage, by its number in the pickle: mapping (u64), offset in the mapping

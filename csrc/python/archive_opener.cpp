@@ -7,7 +7,6 @@
 #include "checkpoint/published_archive.h"
 #include "io/direct.h"
 #include "io/file_part.h"
-#include "io/lease.h"
 #include "io/read_ahead.h"
 #include "io/windows.h"
 #include "memory/budget.h"
@@ -164,19 +163,18 @@ class MultiArchiveFile {
 
 using Pair = std::pair<std::uint64_t, std::uint64_t>;
 
-// Opens a result of the model server from (descriptor, offset, size) of each part. The tables
-// (offset, rows) and the pickle (offset, size) are in the first part. The storages keep the lease.
+// Opens a kept result from (descriptor, offset, size) of each part. The tables (offset, rows) and the
+// pickle (offset, size) are in the first part.
 ArchivePointer open_published(const std::vector<std::tuple<int, std::uint64_t, std::uint64_t>>& parts,
-                              int lease, Pair mappings, Pair storages, Pair pickle) {
+                              Pair mappings, Pair storages, Pair pickle) {
   const GilReleased released;
   if (parts.empty()) throw FormatError("published: expected at least one part");
-  const auto held = std::make_shared<const Lease>(lease);
   std::vector<std::uint64_t> sizes;
   for (const auto& [descriptor, offset, size] : parts) sizes.push_back(size);
   const auto map = [&](std::size_t number, Extent extent) {
     const auto& [descriptor, offset, size] = parts[number];
     const File file = File::duplicate(descriptor, "a published part");
-    return leased(map_extent(file, {offset + extent.offset, extent.size}, Mode::copy_on_write), held);
+    return map_extent(file, {offset + extent.offset, extent.size}, Mode::copy_on_write);
   };
   const Region first = map(0, {0, sizes[0]});
   return PublishedArchive::of(first, sizes,
@@ -202,7 +200,7 @@ void register_archive_opener(py::module_& module, ArchiveClass& archive) {
       .def_static("open_buffer", &open_buffer, py::arg("buffer"), py::arg("mode"),
                   py::arg("listing") = py::none())
       .def_static("open_object", &open_object, py::arg("reader"), py::arg("listing") = py::none())
-      .def_static("open_published", &open_published, py::arg("parts"), py::arg("lease"), py::arg("mappings"),
+      .def_static("open_published", &open_published, py::arg("parts"), py::arg("mappings"),
                   py::arg("storages"), py::arg("pickle"))
       .def_property_readonly("is_direct",
                              [](const Archive& self) { return self.content().source()->is_direct(); });

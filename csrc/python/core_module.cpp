@@ -11,6 +11,7 @@
 #include "container/checksum.h"
 #include "container/safetensors.h"
 #include "container/zip.h"
+#include "io/changed_paths.h"
 #include "io/file_part.h"
 #include "io/maps.h"
 #include "memory/budget.h"
@@ -25,6 +26,7 @@
 #include "python/file_name.h"
 #include "python/gil.h"
 #include "python/listing.h"
+#include "python/own_values.h"
 #include "python/record.h"
 #include "python/saving.h"
 
@@ -256,6 +258,26 @@ py::dict examine(int descriptor, const FileName& name, std::size_t limit, const 
                   py::arg("storages") = document ? storages_of(*document, records) : py::list());
 }
 
+using KnownRow = std::tuple<py::bytes, std::string, std::array<std::int64_t, 5>>;
+
+KnownPath known_path(const KnownRow& row) {
+  const auto& [path, kind, identity] = row;
+  const auto kinds = {KnownPath::Kind::file, KnownPath::Kind::missing, KnownPath::Kind::folder,
+                      KnownPath::Kind::listed};
+  constexpr std::array<std::string_view, 4> kNames = {"file", "missing", "folder", "names"};
+  const auto* const found = std::find(kNames.begin(), kNames.end(), kind);
+  if (found == kNames.end()) throw py::value_error("a path cannot be known as '" + kind + "'");
+  return {path, *(kinds.begin() + (found - kNames.begin())), identity};
+}
+
+std::vector<std::size_t> list_changed_paths(const std::vector<KnownRow>& rows, bool within_boot) {
+  std::vector<KnownPath> known;
+  known.reserve(rows.size());
+  for (const KnownRow& row : rows) known.push_back(known_path(row));
+  const GilReleased released;
+  return changed_paths(known, within_boot);
+}
+
 }  // namespace
 }  // namespace zerocopy
 
@@ -270,6 +292,7 @@ PYBIND11_MODULE(_core, module) {
            py::arg("file_size"), py::arg("complaint"))
       .def("charge", &Budget::charge, py::arg("bytes"));
   register_collector_pause(module);
+  register_own_values(module);
   register_saving(module);
   module.attr("ZipRecord") = zip_record().type();
   module.attr("FileMapping") = file_mapping().type();
@@ -279,6 +302,7 @@ PYBIND11_MODULE(_core, module) {
   module.def("scan", &scan, py::arg("pickle"), py::arg("limit"));
   module.def("container", &container, py::arg("descriptor"), py::arg("name"), py::arg("part") = py::none());
   module.def("other_zip", &other_zip, py::arg("descriptor"), py::arg("name"));
+  module.def("changed_paths", &list_changed_paths, py::arg("rows"), py::arg("within_boot"));
   module.def("file_mappings", &list_file_mappings);
   module.def("file_mapping_at", &find_file_mapping, py::arg("address"));
   module.def("release", &release, py::arg("ranges"));

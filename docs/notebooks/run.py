@@ -109,7 +109,7 @@ def main(*names: str) -> None:
         return
     for name in names or sorted(path.stem for path in HERE.glob("*.py") if path.stem != "run"):
         with tempfile.TemporaryDirectory() as folder:
-            environment = {**os.environ, "ZEROCOPY_SOCKET": f"{folder}/socket"}
+            environment = {**os.environ, "ZEROCOPY_CACHE": f"{folder}/cache"}
             command = [sys.executable, __file__, "--page", name]
             subprocess.run(command, cwd=folder, env=environment, check=True)
 

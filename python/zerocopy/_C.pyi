@@ -35,7 +35,6 @@ class Archive:
     @staticmethod
     def open_published(
         parts: list[tuple[int, int, int]],
-        lease: int,
         mappings: tuple[int, int],
         storages: tuple[int, int],
         pickle: tuple[int, int],
@@ -207,7 +206,6 @@ class TransferPlan:
     def storages(self, whole: torch.UntypedStorage) -> list[torch.UntypedStorage]: ...
 
 def storage_within(whole: torch.UntypedStorage, offset: int, size: int) -> torch.UntypedStorage: ...
-def leased_storage(whole: torch.UntypedStorage, leases: Sequence[int]) -> torch.UntypedStorage: ...
 def read_path_ahead(path: bytes, threads: int, lock: bool) -> BackgroundReading: ...
 def read_storages_ahead(
     storages: list[torch.UntypedStorage], threads: int, lock: bool

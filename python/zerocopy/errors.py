@@ -20,3 +20,7 @@ class UnsupportedError(Error, NotImplementedError):
 
 class ClosedError(Error, ValueError):
     """A checkpoint was closed, and something of it is wanted that was not loaded before."""
+
+
+class CacheError(Error, RuntimeError):
+    """The folder of kept results cannot be used: it is another user's, or open to others."""

@@ -44,7 +44,7 @@ def test_env_with_broken_torch_says_why(
 ) -> None:
     (tmp_path / "torch.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("ZEROCOPY_SOCKET", "/a\n/b\x1b")
+    monkeypatch.setenv("ZEROCOPY_CACHE", "/a\n/b\x1b")
     found = facts(capsys)
     assert error in found["torch"]["error"]
     assert "not loaded" in found["versions"]["zerocopy's extension"]

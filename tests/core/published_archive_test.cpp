@@ -1,8 +1,5 @@
 #include "checkpoint/published_archive.h"
 
-#include <unistd.h>
-
-#include "io/lease.h"
 #include "support.h"
 
 namespace zerocopy::test::published_archive_test {
@@ -122,24 +119,6 @@ TEST(PublishedArchive, RefusesOtherKeysAndSizes) {
     EXPECT_THROW(text_of(*archive, key, 3), FormatError);
   }
   EXPECT_THROW(text_of(*archive, "0", 2), FormatError);
-}
-
-TEST(Lease, EndsWithTheLastByte) {
-  int ends[2];
-  ASSERT_EQ(::pipe(ends), 0);
-  Region kept;
-  {
-    const auto lease = std::make_shared<const Lease>(ends[1]);
-    ::close(ends[1]);
-    kept = leased(region_of("abc"), lease).slice({1, 1});
-  }
-  EXPECT_EQ(kept.bytes().text(), "b");
-  // Nobody wrote to the pipe, so a read would block while a writer exists.
-  kept = {};
-  char byte = 0;
-  EXPECT_EQ(::read(ends[0], &byte, 1), 0);
-  ::close(ends[0]);
-  EXPECT_THROW(Lease(-1), FileError);
 }
 
 }  // namespace

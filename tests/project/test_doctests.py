@@ -13,7 +13,6 @@ MODULES = ["zerocopy"] + [
     found.name
     for found in pkgutil.walk_packages(zerocopy.__path__, "zerocopy.")
     if not found.name.endswith("__main__")
-    if found.name != "zerocopy._watch"  # libc loads it, and not Python
 ]
 NEED_DCP = {
     f"zerocopy.distributed.{name}" for name in ("plan_items", "planner", "reader", "sharing", "writer")

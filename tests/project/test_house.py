@@ -21,7 +21,6 @@ LAYERS = {
     "io": {"memory", "io"},
     "container": {"memory", "text", "io", "container"},
     "pickle": {"memory", "text", "pickle"},
-    "watch": {"watch"},
     "bridge": {"bridge"},
     "checkpoint": {"memory", "text", "io", "container", "pickle", "checkpoint"},
     "python": {"memory", "text", "io", "container", "pickle", "checkpoint", "python"},
@@ -45,11 +44,11 @@ ROOMS = (
     "converting jit gds integrations",
     "distributed",
     "patching",
+    "share.conditions",
+    "share.cache",
+    "share.objects",
     "share",
-    "share.wire",
-    "share.conditions share.objects",
-    "share.server share.client",
-    "share.worker share.patches",
+    "share.patches",
     "launch",
     "cli",
     "__main__",
@@ -57,11 +56,11 @@ ROOMS = (
 FLOOR = {room: floor for floor, rooms in enumerate(ROOMS) for room in rooms.split()}
 MAX_TOP_FILES = {"python/zerocopy": 14, "tests": 10, "benchmarks": 12}
 
-# The files that call mmap: for files, for fresh memory, and in processes that the library only watches.
-MAPPING = {ROOT / "csrc" / name for name in ("io/mapping.cpp", "memory/pages.cpp", "watch/area.cpp")}
+# The files that call mmap: for files, and for fresh memory.
+MAPPING = {ROOT / "csrc" / name for name in ("io/mapping.cpp", "memory/pages.cpp")}
 
 # The files that open libraries, and the only one that sees a library's header.
-OPENING = {ROOT / "csrc" / name for name in ("watch/next.h", "binding/torch_bridge.cpp")}
+OPENING = {ROOT / "csrc/binding/torch_bridge.cpp"}
 LIBRARIES = {
     "zlib.h": "container/inflate.cpp",
     "libdeflate.h": "container/checksum.cpp",
@@ -166,7 +165,7 @@ def module_of(path: Path) -> str:
 
 
 def room_of(module: str) -> str:
-    """Return the room of a module: its package, for the model server the package in that; a file at the top itself."""
+    """Return the room of a module: its package, for ``share`` the package in that; a file at the top itself."""
     first, *others = module.split(".")
     return f"share.{others[0]}" if first == "share" and len(others) > 1 else first
 

@@ -17,12 +17,12 @@ import os, pathlib, sys
 notebooks, name, folder = sys.argv[1:]
 os.chdir(folder)
 os.umask(0o077)
-os.environ.update(SMALL="1", ZEROCOPY_SOCKET=f"{folder}/s")
+os.environ.update(SMALL="1", ZEROCOPY_CACHE=f"{folder}/c")
 sys.path.insert(0, notebooks)
 import run
 print(run.page(pathlib.Path(notebooks, f"{name}.py")))
 """
-SLOW = pytest.mark.slow("computes, or starts a model server")
+SLOW = pytest.mark.slow("computes")
 # The lines that a notebook prints about its own results. The rest of its output has times and sizes.
 CLAIMS = {
     "gds": ["'0': 0, '1': 0", "the same values: True", "also by torch.load: True", "require"],

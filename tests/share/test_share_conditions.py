@@ -1,4 +1,4 @@
-"""Conditions of a result, and their check in another process, without a server. test_share.py has them through one."""
+"""Conditions of a kept result, and whether they hold. test_share.py has those of real calls."""
 
 from __future__ import annotations
 
@@ -11,9 +11,20 @@ from typing import Any
 
 import pytest
 
-from zerocopy.share.conditions import program
-from zerocopy.share.conditions.conditions import Conditions, names_of
-from zerocopy.share.wire import file_identity
+from zerocopy.share.conditions import file_identity, program
+from zerocopy.share.conditions.conditions import Conditions, Here, first_changed, names_of
+
+
+def conditions(**facts: Any) -> Conditions:
+    here = Here()
+    defaults: dict[str, Any] = {"paths": [], "folder": None, "absent": [], "variables": {}, "argv": None}
+    more: dict[str, Any] = {"modules": {}, "imported": [], "namespaces": {}, "unseen": []}
+    process = {"boot": file_identity.boot(), "environment": here.environment, "state": here.state}
+    return Conditions(**{**defaults, **more, **process, **facts})
+
+
+def why_not(**facts: Any) -> str:
+    return conditions(**facts).why_not(Here())
 
 
 def test_path_that_is_different_is_named(tmp_path: Path) -> None:
@@ -21,49 +32,51 @@ def test_path_that_is_different_is_named(tmp_path: Path) -> None:
     Path(path).write_text("1")
     Path(folder).mkdir()
     Path(link).symlink_to(path)
-
-    def become_link() -> None:
-        Path(folder).rename(tmp_path / "other")
-        Path(folder).symlink_to("other")
-
     rows: list[tuple[list[Any], Callable[[], object]]] = [
         (["late", "missing"], lambda: (tmp_path / "late").touch()),
         ([folder, "names", *names_of(folder)], lambda: Path(folder, "b").touch()),
         ([path, "file", *(file_identity.identity_at(path) or ())], lambda: Path(path).write_text("22")),
-        ([path, "there", os.F_OK, True], lambda: Path(path).rename(tmp_path / "moved")),
+        ([path, "access", os.F_OK, True], lambda: Path(path).rename(tmp_path / "moved")),
         ([link, "link", path], lambda: Path(link).unlink()),
-        ([folder, "resolved", folder], become_link),
-        (["other", "folder"], lambda: shutil.rmtree(tmp_path / "other")),
+        (["folder", "folder"], lambda: shutil.rmtree(folder)),
     ]
     for row, change in rows:
         row[0] = os.path.join(tmp_path, row[0])  # noqa: PTH118
-        conditions = Conditions(paths=[row])
-        assert conditions.files_hold() and conditions.why_not_paths() == "", row
+        assert first_changed([row]) is None and why_not(paths=[row]) == "", row
         change()
-        assert not Conditions(paths=[row]).files_hold() and row[0] in conditions.why_not_paths(), row
-    known = Conditions(paths=[[path, "file", 1, 2, 3, 4, 5]])
-    assert known.files_hold({path: (1, 2, 3, 4, 5)}) and not known.files_hold(), "what the client saw counts"
-    assert not Conditions(paths=[[path, "never"]]).files_hold()
+        assert first_changed([row]) == row and row[0] in why_not(paths=[row]), row
+
+
+def test_times_of_a_folder_do_not_count(tmp_path: Path) -> None:
+    row = [str(tmp_path), "names", *names_of(str(tmp_path))]
+    (tmp_path / "a").touch()
+    (tmp_path / "a").unlink()
+    (tmp_path / "__pycache__").mkdir()
+    assert first_changed([row]) is None
 
 
 def test_variables_folders_and_arguments_that_differ_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    conditions = Conditions(environment={"ZC_A": None}, folder=str(tmp_path), argv=["a"], absent=["here"])
     monkeypatch.setattr(sys, "argv", ["a"])
-    assert conditions.why_not_here() == ""
-    monkeypatch.setenv("ZC_A", "1")
-    assert "ZC_A" in conditions.why_not_here()
-    monkeypatch.delenv("ZC_A")
-    monkeypatch.setattr(sys, "argv", ["b"])
-    assert "argv" in conditions.why_not_here()
-    monkeypatch.setattr(sys, "argv", ["a"])
-    (tmp_path / "here").touch()
-    assert "here" in conditions.why_not_here()
-    (tmp_path / "here").unlink()
-    monkeypatch.chdir("/")
-    assert "folder" in conditions.why_not_here()
+    known = conditions(variables={"RANK": None}, folder=str(tmp_path), argv=["a"], absent=["here"])
+    assert known.why_not(Here()) == ""
+    for change, undo, name in (
+        (lambda: monkeypatch.setenv("RANK", "1"), lambda: monkeypatch.delenv("RANK"), "RANK"),
+        (lambda: monkeypatch.setenv("ZC_A", "1"), lambda: monkeypatch.delenv("ZC_A"), "environment"),
+        (
+            lambda: monkeypatch.setattr(sys, "argv", ["b"]),
+            lambda: monkeypatch.setattr(sys, "argv", ["a"]),
+            "argv",
+        ),
+        ((tmp_path / "here").touch, (tmp_path / "here").unlink, "here"),
+        (lambda: monkeypatch.chdir("/"), lambda: monkeypatch.chdir(tmp_path), "folder"),
+    ):
+        change()
+        assert name in known.why_not(Here())
+        undo()
+        assert known.why_not(Here()) == ""
 
 
 # ------------------------------------------------------------------------------- modules
@@ -83,14 +96,14 @@ def test_modules_of_one_name_are_told_apart(
     two_programs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = two_programs
-    conditions = Conditions(modules={MODULE: f"{one}/{MODULE}.py"}, imported=[MODULE])
-    assert MODULE in conditions.why_not_here(), "there is none here"
+    known = conditions(modules={MODULE: f"{one}/{MODULE}.py"}, imported=[MODULE])
+    assert MODULE in known.why_not(Here()), "there is none here"
     monkeypatch.syspath_prepend(one)
-    assert conditions.why_not_here() == ""
+    assert known.why_not(Here()) == ""
     monkeypatch.syspath_prepend(two)
-    assert MODULE in conditions.why_not_here()
+    assert MODULE in known.why_not(Here())
     (two / f"{MODULE}.py").unlink()
-    assert conditions.why_not_here() == ""
+    assert known.why_not(Here()) == ""
 
 
 def test_a_module_that_is_imported_counts_as_it_is(
@@ -101,8 +114,8 @@ def test_a_module_that_is_imported_counts_as_it_is(
     __import__(MODULE)
     try:
         monkeypatch.syspath_prepend(two)
-        assert Conditions(modules={MODULE: f"{one}/{MODULE}.py"}).why_not_here() == ""
-        assert Conditions(modules={MODULE: f"{two}/{MODULE}.py"}).why_not_here() != ""
+        assert why_not(modules={MODULE: f"{one}/{MODULE}.py"}) == ""
+        assert why_not(modules={MODULE: f"{two}/{MODULE}.py"}) != ""
     finally:
         del sys.modules[MODULE]
 
@@ -110,13 +123,13 @@ def test_a_module_that_is_imported_counts_as_it_is(
 def test_an_own_module_in_front_of_an_installed_one_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    conditions = Conditions(imported=["colorsys"])
-    assert conditions.why_not_here() == ""
+    known = conditions(imported=["colorsys"])
+    assert known.why_not(Here()) == ""
     monkeypatch.delitem(sys.modules, "colorsys", raising=False)
     monkeypatch.syspath_prepend(tmp_path)
-    assert conditions.why_not_here() == ""
+    assert known.why_not(Here()) == ""
     (tmp_path / "colorsys.py").write_text("")
-    assert "colorsys" in conditions.why_not_here()
+    assert "colorsys" in known.why_not(Here())
 
 
 @pytest.mark.parametrize("kind", ["module", "package", "namespace", "none"])
@@ -139,9 +152,3 @@ def test_a_module_is_found_where_it_would_be_imported_from(tmp_path: Path, kind:
     finally:
         sys.path[:] = before
         sys.modules.pop(name, None)
-
-
-def test_namespaces_of_one_process_are_one() -> None:
-    assert file_identity.namespace() == file_identity.namespace() and all(
-        isinstance(part, int) for part in file_identity.namespace()
-    )

@@ -1,4 +1,4 @@
-"""Calls through the model server give what the calls themselves give: the whole catalog of tests/share_catalog.
+"""Calls by ``share`` give what the calls themselves give: the whole catalog of tests/share_catalog.
 
 ``scripts/share-differential`` runs it as a program. test_share.py runs a sample in its own process.
 """
@@ -12,7 +12,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
-import wrong_servers
+import wrong_shares
 from descriptions import describe
 from share_catalog import CASES
 from share_differential import Harness, Report, differences
@@ -31,7 +31,7 @@ def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
 
 
 @pytest.mark.parametrize("theme", sorted({name.partition("/")[0] for name in CASES}))
-def test_calls_through_the_server_are_the_same(harness: Harness, theme: str) -> None:
+def test_calls_by_share_are_the_same(harness: Harness, theme: str) -> None:
     cases = [case for name, case in CASES.items() if name.startswith(f"{theme}/")]
     reports = [harness.check(case) for case in cases if case.why_skipped() is None]
     assert not any(report.problems for report in reports), "\n".join(
@@ -48,10 +48,10 @@ def test_catalog_has_at_least_300_calls() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "name", "said"), wrong_servers.ALL, ids=[wrong.__name__ for wrong, *_ in wrong_servers.ALL]
+    ("wrong", "name", "said"), wrong_shares.ALL, ids=[wrong.__name__ for wrong, *_ in wrong_shares.ALL]
 )
-def test_wrong_server_is_noticed(harness: Harness, wrong: Any, name: str, said: str) -> None:
-    report: Report = harness.check(CASES[name], f"wrong_servers:{wrong.__name__}")
+def test_wrong_share_is_noticed(harness: Harness, wrong: Any, name: str, said: str) -> None:
+    report: Report = harness.check(CASES[name], f"wrong_shares:{wrong.__name__}")
     assert said in "\n".join(report.problems), report
 
 

@@ -1,10 +1,11 @@
-"""Changes of a program in its own modules, which a worker imports anew."""
+"""Changes of a program in its own modules, and what it puts into others."""
 
 from __future__ import annotations
 
 import importlib
 import json
 import os
+import pickle
 import subprocess
 import sys
 import types
@@ -128,6 +129,43 @@ def test_changes_of_a_module_are_noticed(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.syspath_prepend(tmp_path)
     assert noticed(tmp_path, CHANGES) == list(CHANGES)
     assert noticed(tmp_path, UNNOTICED) == []
+
+
+def test_body_of_a_function_counts_and_its_place_does_not(tmp_path: Path) -> None:
+    def function_of(text: str) -> Any:
+        made: dict[str, Any] = {"__name__": NAME}
+        exec(text, made)
+        return made["function"]
+
+    text = "def function(x):\n    return [x + 1 for _ in {'a', 'b'}]"
+    digests = [
+        namespaces.digest_of(function_of(t))
+        for t in (text, f"\n\n{text}", text.replace("1", "2"), text.replace("+", "-"))
+    ]
+    assert digests[0] == digests[1] and len(set(digests)) == 3
+
+
+def test_what_a_program_puts_into_an_installed_package_is_noticed(
+    module: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pickles = [pickle.dumps(torch.nn.ReLU(), protocol=2)]
+    known = namespaces.of_classes(pickles)
+    assert namespaces.changed(known) == ""
+    puts: list[tuple[Any, str, Any]] = [
+        (torch.nn, "ReLU", module.Outer),
+        (torch.nn.ReLU, "forward", module.function),
+        (torch.nn.ReLU, "extra_repr", staticmethod(module.function)),
+        (torch.nn.Module, "dump_patches", True),
+        (torch.nn.modules.activation, "helper", module.function),
+    ]
+    for owner, name, value in puts:
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, value, raising=False)
+            assert namespaces.changed(known) != "", name
+            assert namespaces.changed(namespaces.of_classes(pickles)) == "", (
+                "the next run of the same program"
+            )
+        assert namespaces.changed(known) == ""
 
 
 @pytest.mark.slow("it starts two Pythons, with another seed of hashes each")

@@ -1,4 +1,4 @@
-"""Objects of accelerate and bitsandbytes, which do not pickle as they should, through the model server."""
+"""Objects of accelerate and bitsandbytes, which do not pickle as they should, as kept results."""
 
 from __future__ import annotations
 
@@ -54,9 +54,8 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     (folder / "odd_objects.py").write_text(ODD)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
-        patch.setenv("ZEROCOPY_SOCKET", str(folder / "s"))
+        patch.setenv("ZEROCOPY_CACHE", str(folder / "cache"))
         yield __import__("odd_objects")
-        share.shutdown()
     sys.modules.pop("odd_objects")
 
 

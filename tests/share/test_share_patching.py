@@ -1,4 +1,4 @@
-"""``zerocopy.share.patch_all``: what is replaced, when, and that it goes without a trace. No server is asked here."""
+"""``zerocopy.share.patch_all``: what is replaced, when, and that it goes without a trace. Nothing is kept here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from conftest import Child
 
 import zerocopy
 from zerocopy import share
-from zerocopy.share.client import api
+from zerocopy.share import loading
 
 MODULE = '''
 """A library."""
@@ -99,11 +99,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Have calls answered by whoever the function is in a process that is not patched; return what was asked."""
     found: list[Any] = []
 
-    def load(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def load(fn: Any, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         found.append((fn, args, kwargs))
         return "served", fn, args, kwargs
 
-    monkeypatch.setattr(api, "load_strictly", load)
+    monkeypatch.setattr(loading, "load_as_program", load)
     return found
 
 
@@ -154,43 +154,44 @@ def test_a_method_that_a_class_calls_of_its_base(library: Library, asked: list[A
     assert again.__qualname__ == "Overriding.make" and again.__module__ == module.__name__
 
 
-def test_call_that_the_server_refuses_goes_to_the_original(
-    library: Library, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_call_that_cannot_be_kept_goes_to_the_original(
+    library: Library, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The original is called with the very arguments, and what that calls in turn is not asked of the server again."""
-
-    def load(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        raise error
-
+    """The original is called with the very arguments, and what that calls in turn is a plain call."""
     module = library.module
-    monkeypatch.setattr(api, "load_strictly", load)
+    monkeypatch.setenv("ZEROCOPY_CACHE", str(tmp_path / "file" / "cache"))
+    (tmp_path / "file").touch()
     share.patch_all(library.config)
     argument = object()
-    for error in (share.ServerError("gone"), zerocopy.UnsupportedError("no pickle")):
-        caplog.clear()
-        assert module.calls_others(argument) == (
-            ("function", (argument,), False, 7),
-            ("Base", (argument,), {}),
-        )
-        assert module.Overriding.make("x") == ("Overriding", ("twice x",), {})
-        assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
-        first, second = (record.getMessage() for record in caplog.records)
-        assert first == f"{module.__name__}.calls_others is called here, not by the model server: {error}"
-        assert second.startswith(f"{module.__name__}.Overriding.make is called here")
-    error = KeyError("the program's own")
-    with pytest.raises(KeyError, match="the program's own"):
-        module.function(1)
-
-
-def test_what_the_original_raises_has_no_context(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        raise share.ServerError("gone")
-
-    monkeypatch.setattr(api, "load_strictly", load)
-    share.patch_all(library.config)
+    caplog.clear()
+    assert module.calls_others(argument) == (("function", (argument,), False, 7), ("Base", (argument,), {}))
+    assert module.Overriding.make("x") == ("Overriding", ("twice x",), {})
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
+    first, second = (record.getMessage() for record in caplog.records)
+    assert first.startswith(f"{module.__name__}.calls_others is called here, and nothing is kept: ")
+    assert second.startswith(f"{module.__name__}.Overriding.make is called here")
     with pytest.raises(TypeError) as caught:
-        library.module.calls_others()
-    assert caught.value.__context__ is None
+        module.calls_others()
+    assert caught.value.__context__ is None, "what the original raises is as it raises it"
+
+
+def test_program_that_finds_nothing_keeps_its_own_object(
+    library: Library, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And later ones get a copy: one for each way in which programs have changed the module."""
+    monkeypatch.setenv("ZEROCOPY_CACHE", str(tmp_path / "cache"))
+    module = library.module
+    made: list[Any] = []
+    module.function.calls = made.append
+    library.config.write_text(f"{library.name}::keep")
+    module.__dict__["BASE"] = torch.arange(5000.0)
+    exec("def keep(n):\n    found = {'w': BASE * n}\n    return found", module.__dict__)
+    share.patch_all(library.config)
+    for base in (1.0, 2.0, 1.0, 2.0):
+        with monkeypatch.context() as patch:
+            patch.setitem(module.__dict__, "BASE", torch.full((5000,), base))
+            assert module.keep(3)["w"].unique().tolist() == [3 * base]
+    assert len(share.status()) == 2
 
 
 def test_a_module_imported_later(library: Library, asked: list[Any]) -> None:
@@ -307,13 +308,15 @@ import zerocopy
 share = zerocopy.share
 share.patch_all()
 assert not {"torch", "transformers", "diffusers", "safetensors"} & set(sys.modules)
-from zerocopy.share.client import api
+from zerocopy.share import loading
 api.load_strictly = lambda fn, args, kwargs: "served"
 
 from torchvision.models import vgg16, vgg19
 from open_clip import create_model_and_transforms
 from safetensors.torch import load_file
 import torch, transformers, torchvision.models, open_clip
+from zerocopy.share import loading
+loading.load_as_program = lambda fn, original, args, kwargs: "served"
 from transformers.modeling_utils import PreTrainedModel
 from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 from transformers.models.auto.processing_auto import AutoProcessor

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from python_programs import PYTHON, RUN, process
 
 from zerocopy import share
 
-pytestmark = pytest.mark.slow("programs, and a server for each")
+pytestmark = pytest.mark.slow("programs")
 
 PROGRAMS = Path(__file__).parent.parent / "programs" / "shared"
 
@@ -28,39 +27,37 @@ CASES = {
 }
 
 
-@pytest.fixture
-def socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("ZEROCOPY_SOCKET", str(tmp_path / "s"))
-    yield tmp_path / "s"
-    share.shutdown()
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZEROCOPY_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.mark.parametrize("program", CASES)
-def test_same_results(tmp_path: Path, socket: Path, program: str) -> None:
+def test_same_results(tmp_path: Path, program: str) -> None:
     package, functions = CASES[program]
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
-    outputs, servers = [], []
+    outputs, kept = [], []
     for command in (PYTHON, PYTHON, [*RUN, "--share"], [*RUN, "--share"]):  # the first makes the models
         done = process(
             command, PROGRAMS / program, tmp_path / "place", cwd=tmp_path,
             HF_HUB_OFFLINE="1", HF_MODULES_CACHE=str(tmp_path / "code"), timeout=240,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        assert "not by the model server" not in done.stderr
+        assert "nothing is kept" not in done.stderr
         outputs.append(done.stdout)
-        servers.append(share.status())
+        kept.append({entry.key for entry in share.status()})
     _, plain, first, second = outputs
     assert plain and first == plain and second == plain
-    *_, once, twice = servers
-    assert once["loaded"] == twice["loaded"] > 0, "each was loaded once"
-    names = [entry["name"] for entry in twice["entries"]]
-    assert all(any(name.endswith(function) for name in names) for function in functions), names
-    (model,) = [entry for entry in twice["entries"] if entry["name"].endswith(functions[0])]
-    assert model["mapped"] > model["memory"] > 0, "weights stay in their files"
+    *_, once, twice = kept
+    assert once == twice and len(share.status()) == len(once), "each was computed once"
+    found = share.status()
+    assert all(any(entry.what.endswith(function) for entry in found) for function in functions), found
+    (model,) = [entry for entry in found if entry.what.endswith(functions[0])]
+    assert model.mapped > model.written > 0, "weights stay in their files"
 
 
-def test_processes_that_a_program_starts(tmp_path: Path, socket: Path) -> None:
+def test_processes_that_a_program_starts(tmp_path: Path) -> None:
     """Also those that multiprocessing spawns are patched; and not at all where it is switched off."""
     (tmp_path / "program.py").write_text(
         "import multiprocessing, sys, torch\n"
@@ -73,15 +70,14 @@ def test_processes_that_a_program_starts(tmp_path: Path, socket: Path) -> None:
     )
     arguments = ["--share", "program.py", tmp_path / "a.pt"]
     done = process(RUN, *arguments, cwd=tmp_path, ZEROCOPY_DISABLE="1")
-    assert done.stdout == "5000.0 5000.0\n" and share.status() is None, done.stderr
+    assert done.stdout == "5000.0 5000.0\n" and share.status() == [], done.stderr
     done = process(RUN, *arguments, cwd=tmp_path)
     assert done.stdout == "5000.0 5000.0\n", done.stderr
-    (entry,) = share.status()["entries"]
-    assert (entry["name"], entry["hits"]) == ("torch.serialization.load", 1)
+    assert {entry.what for entry in share.status()} == {"torch.serialization.load"}
 
 
-def test_a_file_of_the_programs_own_class(tmp_path: Path, socket: Path) -> None:
-    """Loaded in the program itself, without a warning. An error of such a load has no context."""
+def test_a_file_of_the_programs_own_class(tmp_path: Path) -> None:
+    """A class of ``__main__`` is the program's own. An error of a load has no context."""
     (tmp_path / "program.py").write_text(
         "import torch\n"
         "class Own(torch.nn.Linear):\n"

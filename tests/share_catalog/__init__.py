@@ -1,4 +1,4 @@
-"""The catalog of calls that the model server is compared on: ``CASES``, by name."""
+"""The catalog of calls that ``share`` is compared on: ``CASES``, by name."""
 
 from share_catalog import (
     diffusion,

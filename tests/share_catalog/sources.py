@@ -353,12 +353,40 @@ def _hdf5(folder: Path, value: float = 1.0) -> None:
         file["w"] = numpy.full(5000, value)
 
 
-@explicit(**_rewritten(_hdf5, "a.h5"), needs=("h5py",), always=True)
-def hdf5(place: str, name: str) -> Any:
+def _read_hdf5(path: str) -> Any:
     import h5py
 
-    with h5py.File(place_of(place) + name) as file:
+    with h5py.File(path) as file:
         return file["w"][:]
+
+
+@explicit(
+    prepare=_hdf5,
+    change=lambda folder: _hdf5(folder, 22),
+    arguments=lambda folder: (str(folder / "a.h5"),),
+    needs=("h5py",),
+    always=True,
+)
+def hdf5(path: str) -> Any:
+    return _read_hdf5(path)
+
+
+@explicit(**_rewritten(_hdf5, "a.h5"), needs=("h5py",))
+def hdf5_beside_a_file_that_is_opened(place: str, name: str) -> Any:
+    """Native code opens a file in a folder that no argument names."""
+    Path(place_of(place), "unrelated").exists()
+    with contextlib.suppress(FileNotFoundError):
+        Path(place_of(place), "unrelated").read_text()
+    return _read_hdf5(place_of(place) + name)
+
+
+@explicit(
+    **_rewritten(_hdf5, "a.h5"),
+    needs=("h5py",),
+    limit="files that native code opens in folders that nothing else names are not seen",
+)
+def hdf5_by_hidden_path(place: str, name: str) -> Any:
+    return _read_hdf5(place_of(place) + name)
 
 
 def _safetensors(folder: Path, value: float = 1.0) -> None:
@@ -551,11 +579,6 @@ def all_environment_variables() -> Any:
 @explicit(change=_mark, within=lambda folder: variable(folder, "HOME"), always=True)
 def home() -> Any:
     return os.path.expanduser("~/models"), Path.home().name
-
-
-@explicit(change=_mark, within=variable, is_shared=True)
-def environment_variable_that_nobody_reads() -> Any:
-    return torch.ones(8192)
 
 
 # ------------------------------------------------------------------------------------- what must not count

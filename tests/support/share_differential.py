@@ -1,13 +1,13 @@
-"""Compares calls made plainly with the same calls made through the model server.
+"""Compares calls made plainly with the same calls made by ``share.load``, or under ``share.patch_all``.
 
 Each case of the catalog runs in fresh processes, which are forked from one that has imported what the case needs:
 
     plain 1     the call itself
-    server 1    through the server, which computes the result
-    server 2    through the server again, with another seed, and after the change if the case has one
+    share 1     with an empty cache
+    share 2     again, with another seed, and after the change if the case has one
     plain 2     the call itself, as it would be then, if the seed or a change counts
 
-Each run describes what it gets (``descriptions.py``). Server 1 must be as plain 1, and server 2 as plain 2. As a
+Each run describes what it gets (``descriptions.py``). Share 1 must be as plain 1, and share 2 as plain 2. As a
 program this runs the whole catalog and prints a table: ``scripts/share-differential``.
 """
 
@@ -35,13 +35,12 @@ import torch
 from descriptions import Description, Lines, digest, without_addresses
 from fork_server import ForkServer
 from share_catalog import CASES, Case
-from sharing import served
 
 import zerocopy
 from zerocopy import share
 
 TESTS = Path(__file__).parent.parent
-SERVER = "zerocopy.share.client.api:load"
+SHARE = "zerocopy.share.api:load"
 MAX_SHOWN = 6
 
 # Packages that are imported before the children of a case fork. Each case would import them four times.
@@ -74,8 +73,22 @@ class Messages(logging.Handler):
     """Keeps what zerocopy logs."""
 
     def __init__(self) -> None:
-        super().__init__(logging.INFO)
+        super().__init__(logging.DEBUG)
         self.found: list[str] = []
+
+    def count(self, text: str) -> int:
+        """Return how many messages have a text."""
+        return sum(text in message for message in self.found)
+
+    @property
+    def kept(self) -> int:
+        """The results that were kept."""
+        return self.count(": kept as ")
+
+    @property
+    def taken(self) -> int:
+        """The kept results that were taken."""
+        return self.count(": taken from ")
 
     def emit(self, record: logging.LogRecord) -> None:
         self.found.append(f"{record.levelname}: {record.getMessage()}")
@@ -97,9 +110,8 @@ def run(name: str, folder: str, output: str, seed: int, load: str | None) -> Non
     messages = Messages()
     zerocopy_log = logging.getLogger("zerocopy")
     zerocopy_log.addHandler(messages)
-    zerocopy_log.setLevel(logging.INFO)
+    zerocopy_log.setLevel(logging.DEBUG)
     call: Callable[[], Any]
-    before = share.status() if load == SERVER else None
     if load is not None:
         module, _, function = load.partition(":")
         share.load = getattr(importlib.import_module(module), function)
@@ -115,23 +127,13 @@ def run(name: str, folder: str, output: str, seed: int, load: str | None) -> Non
         call = lambda: share.load(case.call, *case.arguments(place))  # noqa: E731
     lines, refused, memory = _outcome(case, place, call, seed)
     about: dict[str, Any] = {"lines": lines, "refused": refused, "log": messages.found}
-    if load == SERVER:
-        after = share.status()
-        about["loaded"] = _count(after) - _count(before)
-        about["hits"] = _hits(after) - _hits(before)
+    if load == SHARE:
+        about["loaded"], about["hits"] = messages.kept, messages.taken
     if load is not None:
         for description in memory:
             description.scribble()
     Path(output).write_text(json.dumps(about))
     os._exit(0)  # to end the interpreter takes longer than most cases
-
-
-def _count(status: dict[str, Any] | None) -> int:
-    return 0 if status is None else int(status["loaded"])
-
-
-def _hits(status: dict[str, Any] | None) -> int:
-    return 0 if status is None else sum(entry["hits"] for entry in status["entries"])
 
 
 def _outcome(
@@ -147,7 +149,7 @@ def _outcome(
         return [("outcome", f"UnsupportedError: {error}")], str(error), []
     except Exception as error:
         text = without_addresses(f"raises {type(error).__module__}.{type(error).__qualname__}: {error}")
-        if isinstance(error, (AssertionError, share.ServerError)):
+        if isinstance(error, (AssertionError, share.CacheError)):
             traceback.print_exc()
         return [("outcome", text)], None, []
     descriptions.append(Description(result))
@@ -196,26 +198,23 @@ class Report(NamedTuple):
 
 
 class Harness:
-    """Runs cases against one server, in a folder of its own. Close it."""
+    """Runs cases with one cache, in a folder of its own. Close it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._fork_servers: dict[tuple[str, ...], ForkServer] = {}
-        self._exit = contextlib.ExitStack()
         home = folder / "home"
         home.mkdir()
         self._environment = {**ENVIRONMENT, "HOME": str(home), "HF_HOME": str(home / "hf")}
         self._environment["HF_MODULES_CACHE"] = str(home / "modules")
-        self._socket = self._exit.enter_context(served(folder / "server"))
-        self._environment["ZEROCOPY_SOCKET"] = str(self._socket)
+        self._environment["ZEROCOPY_CACHE"] = str(folder / "cache")
 
     def close(self) -> None:
-        """End the server, and the processes that children are forked from."""
+        """End the processes that children are forked from."""
         for fork_server in self._fork_servers.values():
             fork_server.close()
-        self._exit.close()
 
-    def check(self, case: Case, load: str = SERVER) -> Report:
+    def check(self, case: Case, load: str = SHARE) -> Report:
         """Run a case four times, and compare."""
         begun = time.monotonic()
         folder = self._folder / case.name.replace("/", "-") / load.rpartition(":")[2]
@@ -224,11 +223,11 @@ class Harness:
         runs: dict[str, dict[str, Any]] = {}
         try:
             self._child(case, f"prepare({case.name!r}, 'prepare', {str(folder)!r})")
-            for who, seed, made_by in (("plain 1", 1, None), ("server 1", 1, load)):
+            for who, seed, made_by in (("plain 1", 1, None), ("share 1", 1, load)):
                 runs[who] = self._run(case, folder, who, seed, made_by)
             if case.change is not None:
                 self._child(case, f"prepare({case.name!r}, 'change', {str(folder)!r})")
-            runs["server 2"] = self._run(case, folder, "server 2", 2, load)
+            runs["share 2"] = self._run(case, folder, "share 2", 2, load)
             is_new = (
                 case.change is not None or case.compares_state
             )  # where the seed counts, the second run has another
@@ -239,26 +238,26 @@ class Harness:
             problems += self._problems(case, runs, load)
             if case.limit:
                 problems = [] if problems else [f"it differs no more, although: {case.limit}"]
-        how = ", ".join(_how(runs[who]) for who in ("server 1", "server 2") if who in runs)
+        how = ", ".join(_how(runs[who]) for who in ("share 1", "share 2") if who in runs)
         return Report(case.name, problems, how, time.monotonic() - begun)
 
     def _problems(self, case: Case, runs: dict[str, dict[str, Any]], load: str) -> list[str]:
         problems: list[str] = []
         before: list[str] = []
         for number in (1, 2):
-            plain, server = runs[f"plain {number}"], runs[f"server {number}"]
+            plain, server = runs[f"plain {number}"], runs[f"share {number}"]
             if server["refused"] and not plain["refused"] and case.may_refuse:
                 continue
             found = differences(plain["lines"], server["lines"])
             if found:
                 text = ["    as before"] if found == before else found
-                problems.append(f"server {number} differs from plain {number}:\n" + "\n".join(text))
+                problems.append(f"share {number} differs from plain {number}:\n" + "\n".join(text))
             before = found
-        if load == SERVER and case.is_shared and not problems:
-            second = runs["server 2"]
+        if load == SHARE and case.is_shared and not problems:
+            second = runs["share 2"]
             if second["loaded"] or not second["hits"]:
                 said = "; ".join(second["log"]) or "nothing is logged"
-                problems.append(f"server 2 did not take the result of server 1: {_how(second)}; {said}")
+                problems.append(f"share 2 did not take the result of share 1: {_how(second)}; {said}")
         return problems
 
     def _run(self, case: Case, folder: Path, who: str, seed: int, load: str | None) -> dict[str, Any]:
@@ -286,7 +285,7 @@ class ChildError(Exception):
 
 
 def _how(run: dict[str, Any]) -> str:
-    """Return how a run through the server got its result."""
+    """Return how a run by share got its result."""
     if run["refused"]:
         return "refused"
     if run.get("loaded"):
@@ -326,7 +325,7 @@ def sample(every: int) -> list[Case]:
 
 
 def problems_here(case: Case, folder: Path, load: Callable[..., Any] | None = None) -> list[str]:
-    """Run a case plainly and through the server, twice, in this process. Return what differs.
+    """Run a case plainly and by share, twice, in this process. Return what differs.
 
     This takes a tenth of the time of `Harness.check`, which forks a process for each run. `load` stands for
     ``share.load``.
@@ -338,7 +337,10 @@ def problems_here(case: Case, folder: Path, load: Callable[..., Any] | None = No
     problems: list[str] = []
     for number in (1, 2):
         plain, _ = _outcome_here(case, folder, number, lambda: _call(case, folder))
-        before = share.status()
+        messages, zerocopy_log = Messages(), logging.getLogger("zerocopy")
+        level = zerocopy_log.level
+        zerocopy_log.addHandler(messages)
+        zerocopy_log.setLevel(logging.DEBUG)
         if case.is_patched:
             share.patch_all(config)
         try:
@@ -347,13 +349,15 @@ def problems_here(case: Case, folder: Path, load: Callable[..., Any] | None = No
             )
         finally:
             share.unpatch_all()
+            zerocopy_log.removeHandler(messages)
+            zerocopy_log.setLevel(level)
         if not (is_refused and case.may_refuse):
             problems += (
-                [f"server {number} differs from plain {number}:", *lines]
+                [f"share {number} differs from plain {number}:", *lines]
                 if (lines := differences(plain, found))
                 else []
             )
-        if case.is_shared and number == 2 and load is None and _count(share.status()) > _count(before):
+        if case.is_shared and number == 2 and load is None and messages.kept:
             problems.append("the second run was computed again")
         if number == 1 and case.change is not None:
             case.change(folder)
@@ -395,7 +399,7 @@ def main() -> int:
         parser.error(f"no case has {' or '.join(map(repr, wanted))} in its name")
     counts = {"same": 0, "different": 0, "skipped": 0}
     begun = time.monotonic()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the server ends with this process
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="share-differential-") as folder:
         harness = Harness(Path(folder))
         try:

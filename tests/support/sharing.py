@@ -1,14 +1,10 @@
-"""Shared by the tests of the model server: a server of their own, and functions that workers import."""
+"""Shared by the tests of ``share``: a cache of their own, and functions whose results are kept."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import random
-import resource
-import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -16,7 +12,7 @@ import time
 import traceback
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +20,7 @@ import numpy
 import torch
 
 from zerocopy import share
-from zerocopy.share.wire import file_identity, frames, sockets, versions
+from zerocopy.share.api import Result
 
 
 class Module(torch.nn.Module):
@@ -80,24 +76,6 @@ def counted(log: bytes, value: Any = None, seconds: float = 0.0) -> Any:
     return {"value": value, "tensor": torch.arange(1000.0)}
 
 
-def attributes(folder: bytes) -> tuple[int, set[int], int, tuple[int, int]]:
-    """Return the mode of a new file, and where and how this process may run."""
-    path = Path(os.fsdecode(folder)) / f"by{os.getpid()}"
-    path.touch()
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return path.stat().st_mode & 0o777, os.sched_getaffinity(0), os.nice(0), limit
-
-
-class WithTwoArguments(Exception):
-    def __init__(self, first: int, second: int) -> None:
-        super().__init__(f"{first} and {second}")
-        self.first = first
-
-
-def fail_in_a_group() -> None:
-    raise ExceptionGroup("several", [WithTwoArguments(1, 2)])
-
-
 def told(*args: Any, **kwargs: Any) -> Any:
     return args, kwargs
 
@@ -130,35 +108,6 @@ def calls_in(log: Path) -> int:
 
 def filled(size: int, value: int = 0) -> torch.Tensor:
     return torch.full((size,), value, dtype=torch.uint8)
-
-
-def filled_without_memory(size: int) -> torch.Tensor:
-    """Return more than this process may write anywhere."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, size // 2))
-    return filled(size)
-
-
-def kill_own_process() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def leave(status: int) -> None:
-    os._exit(status)
-
-
-def print_a_lot() -> int:
-    for _ in range(3000):
-        print("x" * 100)
-        sys.stderr.write("y" * 100)
-    return 7
-
-
-def fork_and_return(seconds: float) -> int:
-    pid = os.fork()
-    if pid == 0:
-        time.sleep(seconds)
-        os._exit(0)
-    return pid
 
 
 class OwnError(Exception):
@@ -412,118 +361,19 @@ def in_another_process(work: Callable[[], object]) -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
-@contextlib.contextmanager
-def served(folder: Path, **environment: str) -> Iterator[Path]:
-    """Have a server of one's own within a block, whose path is given: it is started by the first load."""
-    before = dict(os.environ)
-    place = folder / "s" / "socket"
-    os.environ.update({"ZEROCOPY_SOCKET": str(place), **environment})
-    try:
-        yield place
-    finally:
-        os.environ["ZEROCOPY_SOCKET"] = str(place)
-        share.shutdown()
-        os.environ.clear()
-        os.environ.update(before)
+def entries() -> list[Result]:
+    return share.status()
 
 
-def start_server(place: Path) -> int:
-    """Start a server, and return its process."""
-    assert share.load(int, "5") == 5
-    return pid_of_server()
+def descriptors_of() -> int:
+    """Return how many descriptors this process has open."""
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def pid_of_server() -> int:
-    status = share.status()
-    assert status is not None
-    return int(status["pid"])
-
-
-def children_of(pid: int) -> list[int]:
-    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def entries() -> list[dict[str, Any]]:
-    status = share.status()
-    assert status is not None
-    found: list[dict[str, Any]] = status["entries"]
-    return found
-
-
-def connected(place: Path) -> socket.socket:
-    connection = sockets.connect(place, 20)
-    assert connection is not None
-    return connection
-
-
-def request(op: str, **body: Any) -> dict[str, Any]:
-    return {"op": op, "versions": versions.own(), **body}
-
-
-def load_request(key: str = "k" * 40, **body: Any) -> dict[str, Any]:
-    """Return a request for a result as a client of this process's mount namespace sends it."""
-    about = {"key": key, "files": [], "namespace": file_identity.namespace(), "is_strict": False, "skip": []}
-    return request("load", **{**about, **body})
-
-
-GARBAGE: list[bytes] = [
-    b"",
-    b"\0",
-    b"\0\0\0\0",
-    b"\xff\xff\xff\xff",
-    b"\0\0\0\x02{}",
-    b"\0\0\0\x02[]",
-    b"\0\0\0\x05hello",
-    b"\0\x10\0\0" + b"[" * (1 << 20),
-    b"\0\0\0\x40" + b'{"op": "load"',
-    b"\x80\x04\x95" + b"cos\nsystem\n" * 20,
-    b"GET / HTTP/1.1\r\n\r\n",
-    *(
-        frames.encode(body)
-        for body in (
-            {"op": "load"},
-            request("nonsense"),
-            load_request(key=5, skip=7, files=[[1]]),
-            load_request("k", files="x"),
-            load_request("k", namespace=5, skip=[[]]),
-            request("compute", absent={}, namespace=[]),
-            *(
-                request("compute", absent=absent, namespace=[], name="n", python="/nowhere", timeout=1)
-                for absent in ({}, 5, {"op": "unload", "key": "k"}, load_request("k"))
-            ),
-            request("attach", id=[]),
-            request("unload", key=[]),
-            {"body": "memory"},
-            request("status") | {"descriptors": 3},
-            request("status") | {"descriptors": -1},
-            request("status") | {"descriptors": "x"},
-            request("status") | {"versions": 5},
-            request("status") | {"versions": {"torch": []}},
-        )
-    ),
-]
-
-
-def asked(connection: socket.socket, op: str, **body: Any) -> dict[str, Any]:
-    frames.send(connection, request(op, **body))
-    answer = frames.receive(connection)
-    answer.close()
-    return answer.body
-
-
-def entry_of_server(pid: int, name: str) -> Path:
-    """Return a file or folder below /proc that tells what the server holds. It shows that to root only."""
-    if os.geteuid() != 0:
-        import pytest  # Workers import this module too.
-
-        pytest.skip("the server shows what it holds to root only")
-    return Path(f"/proc/{pid}/{name}")
-
-
-def descriptors_of(pid: int | None = None) -> int:
-    """Return how many descriptors this process has open, or the server."""
-    folder = Path("/proc/self/fd") if pid is None else entry_of_server(pid, "fd")
-    return len(list(folder.iterdir()))
+def age(*paths: Path) -> None:
+    """Make files older than the next call: they get their times from a clock that ticks seldom."""
+    assert all(path.exists() for path in paths)
+    time.sleep(0.02)
 
 
 def wait_until(what: Any, seconds: float = 20.0) -> None:
@@ -531,20 +381,6 @@ def wait_until(what: Any, seconds: float = 20.0) -> None:
     while not what():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.01)
-
-
-def leaves_no_shared_memory(before: set[Path]) -> None:
-    """Wait until /dev/shm has no file that was not there before: other processes have theirs there, but for a while."""
-    wait_until(lambda: set(Path("/dev/shm").iterdir()) <= before, 90)
-
-
-def is_gone(pid: int) -> bool:
-    """Return whether a process has ended, if nobody has asked how it did."""
-    state = Path(f"/proc/{pid}/stat")
-    try:
-        return state.read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
 
 
 def client(code: str, *arguments: object) -> subprocess.Popen[str]:
@@ -556,3 +392,11 @@ def client(code: str, *arguments: object) -> subprocess.Popen[str]:
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
+
+
+def countdown(number: int) -> int:
+    return 0 if number == 0 else 1 + share.load(countdown, number - 1)
+
+
+def sum_of(name: str) -> float:
+    return float(share.load(torch.load, f"/{name}").sum())

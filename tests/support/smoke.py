@@ -41,7 +41,7 @@ def check(state: Any, expected: dict[str, Any], what: str) -> None:
 
 def use(folder: Path) -> str:
     """Save, load and share tensors in a folder, and return the versions of Python and torch, and the bridge."""
-    import smoke  # under this name the model server's worker finds the function too
+    import smoke  # under this name its results are kept
     import torch
 
     import zerocopy
@@ -68,7 +68,6 @@ def use(folder: Path) -> str:
     )
     for _ in range(2):
         check(zerocopy.share.load(smoke.make_state, 5), expected, "share.load")
-    zerocopy.share.shutdown()
 
     command = subprocess.run(
         [sys.executable, "-P", "-m", "zerocopy", "env"], check=True, capture_output=True, text=True
@@ -80,9 +79,9 @@ def use(folder: Path) -> str:
 
 
 def main() -> None:
-    """Run in a folder of its own, with a model server of its own."""
+    """Run in a folder of its own, with a cache of its own."""
     with tempfile.TemporaryDirectory() as name:
-        os.environ["ZEROCOPY_SOCKET"] = str(Path(name) / "server")
+        os.environ["ZEROCOPY_CACHE"] = str(Path(name) / "cache")
         print(use(Path(name)))
 
 

@@ -1,4 +1,4 @@
-"""Functions that depend on something besides their arguments, which loaders import: test_share.py.
+"""Functions that depend on something besides their arguments: test_share.py.
 
 Each is given a folder without its first slash: so no argument names a file.
 """
@@ -6,6 +6,7 @@ Each is given a folder without its first slash: so no argument names a file.
 from __future__ import annotations
 
 import ctypes
+import logging
 import multiprocessing
 import os
 import shutil
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +140,28 @@ def machine(_: str) -> str:
     return f"{ctypes.util.find_library('c')} {platform.processor()}"
 
 
+def text_and_meanwhile(folder: str) -> str:
+    found = text(folder)
+    meanwhile(folder)  # type: ignore[name-defined]  # noqa: F821
+    return found
+
+
+def talkative(_: str) -> int:
+    logger = logging.getLogger("sources")
+    logger.warning("look at %s", "this")
+    logger.info("never mind")
+    warnings.warn("old", DeprecationWarning, stacklevel=1)
+    warnings.warn("odd", UserWarning, stacklevel=1)
+    with warnings.catch_warnings(record=True):
+        warnings.warn("caught", UserWarning, stacklevel=1)
+    return 1
+
+
 # --------------------------------------------------------------------- variables and folders
+
+
+def rank(_: str) -> str | None:
+    return os.environ.get("LOCAL_RANK")
 
 
 def variable(_: str) -> str | None:
@@ -151,11 +174,6 @@ def variable_in_bytes(_: str) -> bytes | None:
 
 def variables(_: str) -> str | None:
     return dict(os.environ).get("ZC_TEST_VARIABLE")
-
-
-def own_variable(_: str) -> str:
-    os.environ["ZC_TEST_VARIABLE"] = "own"
-    return os.environ["ZC_TEST_VARIABLE"]
 
 
 def folder_itself(_: str) -> str:

@@ -30,16 +30,15 @@ COMMANDS = {
     "ls": "list the tensors of a checkpoint, and its other values",
     "map": "list the parts of a checkpoint's file, byte by byte",
     "plan": "list the bytes of a checkpoint that each rank of a job would read",
-    "ps": "list the results that the model server keeps",
+    "ps": "list the results that are kept for programs",
     "report": "write an HTML page about a checkpoint",
     "run": "run a Python program with torch.load patched",
     "scan": "list the globals of a checkpoint's pickles, and whether a safe load accepts it",
-    "serve": "run the model server, or write a systemd unit for it",
     "show": "print a tensor of a checkpoint, or a part, with statistics",
-    "stop": "stop the model server",
-    "unload": "remove results from the model server",
+    "stop": "end the fork servers of warm starts",
+    "unload": "remove kept results",
     "verify": "check a checkpoint's structure and checksums",
-    "warm": "load checkpoints into the model server in advance",
+    "warm": "load checkpoints, and keep the results for programs",
 }
 
 _MAX_MESSAGE = 2000

@@ -18,8 +18,8 @@ _VARIABLES = (
     ("ZEROCOPY_LOG_LEVEL", "DEBUG, INFO, ...: prints the log of the library to standard error."),
     ("ZEROCOPY_NUM_THREADS", "The number of threads that may read a file at once."),
     ("ZEROCOPY_PROGRESS", "0: no progress bars on a terminal."),
-    ("ZEROCOPY_SOCKET", "The socket of the model server."),
-    ("ZEROCOPY_MAX_BYTES", "The most memory that the results of the model server may take."),
+    ("ZEROCOPY_CACHE", "The folder of kept results, in place of $XDG_CACHE_HOME/zerocopy."),
+    ("ZEROCOPY_MAX_BYTES", "The most room that kept results may take on the disk."),
     ("NO_COLOR", "No bold headings on a terminal."),
     ("TQDM_DISABLE", "1: no progress bars on a terminal."),
 )
@@ -43,8 +43,8 @@ def _lines() -> Iterator[str]:
     yield ".B zerocopy"
     yield "\\-\\-help | \\-\\-version"
     yield ".SH DESCRIPTION"
-    yield "Looks at checkpoints of PyTorch in any format, runs programs that load them without copying, and serves"
-    yield "them to several processes. Each command below has \\fB\\-\\-help\\fR."
+    yield "Looks at checkpoints of PyTorch in any format, runs programs that load them without copying, and"
+    yield "shares results between processes. Each command below has \\fB\\-\\-help\\fR."
     yield ".SH COMMANDS"
     for name in cli.COMMANDS:
         yield from _command(name)

@@ -1,144 +1,115 @@
-"""``zerocopy ps``: the results that the model server keeps."""
+"""``zerocopy ps``: the kept results of calls."""
 
 from __future__ import annotations
 
 import argparse
-import textwrap
 import time
 from collections.abc import Iterator
 from typing import Any
 
-from zerocopy.cli import output, runner, serving
+from zerocopy.cli import output, runner, serving, tables
 from zerocopy.cli.output import escaped, listed, say
 from zerocopy.launch import control
-from zerocopy.share import ServerError, status
+from zerocopy.share import status
+from zerocopy.share.api import Result
 
 DESCRIPTION = """
-Lists the results that the model server keeps: their keys, functions and files, how many bytes lie in files and how many
-in memory, whether a process uses them, and when they were last asked for. "zerocopy unload" takes each KEY, FUNCTION
-and FILE as it is printed here. Lines below the table name the results that may depend on something unseen, and those
-that used random numbers. The last lines name the fork servers of "run --warm". No server is started.
+Lists the results that zerocopy.share keeps in its cache folder, the last used first: their functions and keys, how many
+bytes were written for them and how many lie in other files, when they were last taken, and a file that they depend on.
+"zerocopy unload" takes each KEY, FUNCTION and FILE as it is printed here. Lines below the table name results that may
+depend on something unseen, and calls that programs make themselves. The last lines name the fork servers of
+"run --warm".
 """
 
 EPILOG = serving.exit_codes(
-    fine="a server is running",
-    bad="no server is running",
-    trouble="the server does not answer, or its socket is not safe",
+    fine="listed",
+    bad="nothing is kept",
+    trouble="the cache folder is another user's, or open to others",
 )
 
-_HEADING = ("KEY", "FUNCTION", "FILE", "MAPPED", "MEMORY", "IN USE", "HITS", "LAST USE")
-_FUNCTION, _FILE = 1, 2  # the columns that are shortened
-_NUMBERS = range(3, 8)
-_GAP = "  "
+_COLUMNS = (
+    tables.Column("FUNCTION"),
+    tables.Column("KEY"),
+    tables.Column("WRITTEN", is_number=True, rank=1),
+    tables.Column("IN FILES", is_number=True, rank=1),
+    tables.Column("LAST USE", is_number=True, rank=2),
+    tables.Column("FILE", rank=3),
+)
 _KEY = 8  # characters that are shown; unload takes them
-_MAX_WIDTH = 100
-_MIN_FLEXIBLE = 8
-_ELLIPSIS = "..."
 _CHECKPOINTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".hdf5")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    serving.add_arguments(parser, json=True)
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object (docs/cli.md describes it)"
+    )
 
 
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """List, and return the exit code."""
-    return serving.run(parser, options, lambda: _list(options.json))
+    return _list(options.json)
 
 
 def _list(as_json: bool) -> int:
     fork_servers = list(control.status())
-    try:
-        found = status()
-    except ServerError:
-        if not as_json:
-            say(_fork_servers(fork_servers))
-        raise
+    found = status()
     if as_json:
-        entries = None if found is None else found.pop("entries")
-        serving.say_json("ps", server=found, entries=entries or [], warm=fork_servers)
+        entries = [result._asdict() for result in found]
+        output.say_json({**runner.head("ps"), "entries": entries, "warm": fork_servers})
     else:
-        say(["no model server is running"] if found is None else _lines(found))
-        say(_fork_servers(fork_servers))
-    return runner.BAD if found is None else runner.FINE
+        if not found:
+            say(["nothing is kept"])
+        elif output.is_terminal():
+            say(tables.lines(_COLUMNS, [_row(result) for result in found]))
+        else:
+            say("\t".join(_whole_row(result)) for result in found)
+        say(_remarks(found))
+        say(map(_warm, fork_servers))
+    return runner.FINE if found else runner.BAD
 
 
-def _fork_servers(found: list[dict[str, Any]]) -> Iterator[str]:
-    for each in found:
-        yield from _wrapped(_warm(each))
-
-
-def matching(entries: list[dict[str, Any]], text: str) -> list[dict[str, Any]]:
-    """Return the results that a text names: by a cell of the table as ``ps`` prints it, or by one of their files."""
-    tail = text.removeprefix(_ELLIPSIS)
-
-    def is_named(cell: str) -> bool:
-        return cell == text or (text != tail != "" and cell.endswith(tail))
-
+def matching(found: list[Result], text: str) -> list[Result]:
+    """Return the results that a text names: by a file that they depend on, or its last part."""
     return [
-        entry
-        for entry in entries
-        if any(map(is_named, (escaped(entry["name"]), _file_of(entry), *map(escaped, entry["files"]))))
+        result
+        for result in found
+        if any(text in (path, path.rpartition("/")[2]) for path in result.depends_on)
     ]
 
 
-def _width() -> int:
-    return min(output.width(), _MAX_WIDTH) if output.is_terminal() else _MAX_WIDTH
-
-
-def _wrapped(line: str) -> list[str]:
-    return textwrap.wrap(line, _width(), subsequent_indent="    ")
-
-
-def _lines(found: dict[str, Any]) -> Iterator[str]:
-    entries = sorted(found["entries"], key=lambda entry: -entry["used"])
-    if entries:
-        yield from _table([_HEADING, *map(_row, entries)])
-    most = "" if found["max_bytes"] is None else f" of at most {serving.size(found['max_bytes'])}"
-    yield from _wrapped(
-        f"server {found['pid']}, up {serving.span(time.time() - found['started'])}: {len(found['entries'])} results, "
-        f"{serving.size(found['memory'])} of memory{most}, {found['connections']} connections"
+def _row(result: Result) -> tuple[str, ...]:
+    return (
+        tables.cell(result.what),
+        result.key[:_KEY],
+        serving.size(result.written),
+        serving.size(result.mapped),
+        serving.span(time.time() - result.used),
+        _file_of(result),
     )
-    for line in _remarks(found):
-        yield from _wrapped(line)
 
 
-def _table(rows: list[tuple[str, ...]]) -> Iterator[str]:
-    """Yield the rows as lines that fit: functions and files share the room that the other columns leave."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    spare = _width() - sum(widths) + widths[_FUNCTION] + widths[_FILE] - len(_GAP) * (len(widths) - 1)
-    if widths[_FUNCTION] + widths[_FILE] > spare:
-        widths[_FUNCTION] = min(widths[_FUNCTION], max(_MIN_FLEXIBLE, spare // 2, spare - widths[_FILE]))
-        widths[_FILE] = min(widths[_FILE], max(_MIN_FLEXIBLE, spare - widths[_FUNCTION]))
-    for row in rows:
-        cells = (
-            cell.rjust(width) if number in _NUMBERS else _tail(cell, width).ljust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        yield _GAP.join(cells).rstrip()
+def _whole_row(result: Result) -> tuple[str, ...]:
+    """Return what programs read: key, function, bytes written, bytes in other files, seconds since 1970, files."""
+    numbers = result.written, result.mapped, round(result.used)
+    return (result.key, escaped(result.what), *map(str, numbers), *map(escaped, result.depends_on))
 
 
-def _tail(text: str, width: int) -> str:
-    """Return the end of a text, which says more than the beginning of a path or of a dotted name."""
-    return text if len(text) <= width else _ELLIPSIS + text[len(_ELLIPSIS) - width :]
+def _file_of(result: Result) -> str:
+    """Return the checkpoint that a result was made of, or another file, and how many more files count."""
+    files = sorted(result.depends_on, key=lambda file: not file.endswith(_CHECKPOINTS))
+    if not files:
+        return "-"
+    return escaped(files[0]) + (f" +{len(files) - 1}" if files[1:] else "")
 
 
-def _remarks(found: dict[str, Any]) -> Iterator[str]:
-    for entry in found["entries"]:
-        name = f"{entry['key'][:_KEY]} {escaped(entry['name'])}"
-        if entry["unseen"]:
-            yield f"unseen: {name} may depend on more: {escaped('; '.join(entry['unseen']))}"
-        if entry["random"]:
-            yield f"random: {name} used the generators of {', '.join(map(escaped, entry['random']))}"
-    for entry in found["entries"]:
-        for device, there in entry["resident"].items():
-            yield (
-                f"on {escaped(device)}: {escaped(entry['name'])}, {serving.size(there['memory'])}, "
-                f"held by process {there['pid']}"
-            )
-    if found["loading"]:
-        yield f"loading: {listed(map(escaped, found['loading']))}"
+def _remarks(found: list[Result]) -> Iterator[str]:
+    for result in found:
+        name = f"{result.key[:_KEY]} {escaped(result.what)}"
+        if result.unseen:
+            yield f"unseen: {name} may depend on more: {escaped('; '.join(result.unseen))}"
+        if result.note:
+            yield f"called in programs: {name}: {escaped(result.note)}"
 
 
 def _warm(found: dict[str, Any]) -> str:
@@ -146,25 +117,4 @@ def _warm(found: dict[str, Any]) -> str:
     return (
         f"warm starts {found['pid']}, up {serving.span(time.time() - found['started'])}: {escaped(found['program'])}, "
         f"{found['modules']} modules{left_out}, {found['starts']} starts, {len(found['running'])} running"
-    )
-
-
-def _file_of(entry: dict[str, Any]) -> str:
-    """Return the checkpoint that a result was made of, or another file, and how many more files count."""
-    files = sorted(entry["files"], key=lambda file: not file.endswith(_CHECKPOINTS))
-    if not files:
-        return "-"
-    return escaped(files[0]) + (f" +{len(files) - 1}" if files[1:] else "")
-
-
-def _row(entry: dict[str, Any]) -> tuple[str, ...]:
-    return (
-        entry["key"][:_KEY],
-        escaped(entry["name"]),
-        _file_of(entry),
-        serving.size(entry["mapped"]),
-        serving.size(entry["memory"]),
-        "yes" if entry["attached"] else "no",
-        str(entry["hits"]),
-        serving.span(time.time() - entry["used"]),
     )

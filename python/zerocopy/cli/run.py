@@ -19,8 +19,8 @@ from zerocopy.launch.request import Request, named, set_log_level
 DESCRIPTION = """
 Runs an unchanged program as python would. When the program imports torch, torch.load is replaced by a function that
 maps checkpoints instead of reading them. Python processes that the program starts are patched too, such as workers
-of torchrun; ZEROCOPY_RUN and PYTHONPATH in the environment reach them. With --share, whole models come from the
-model server, which loads each model once on this machine. With --warm, the program is forked from a process that
+of torchrun; ZEROCOPY_RUN and PYTHONPATH in the environment reach them. With --share, the results of
+loading calls are kept in files, and later programs map them. With --warm, the program is forked from a process that
 has its imports already, so it starts in milliseconds; docs/warm-starts.md lists the differences. ZEROCOPY_DISABLE=1
 leaves torch.load as it is.
 """
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--share",
         action="store_true",
-        help="take models from the model server: from_pretrained, pipeline, torch.load and others",
+        help="keep the results of from_pretrained, pipeline, torch.load and others for later programs, and take them",
     )
     parser.add_argument(
         "--warm",

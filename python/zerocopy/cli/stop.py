@@ -1,4 +1,4 @@
-"""``zerocopy stop``: stops the model server."""
+"""``zerocopy stop``: ends the fork servers of warm starts."""
 
 from __future__ import annotations
 
@@ -7,37 +7,27 @@ import argparse
 from zerocopy.cli import runner, serving
 from zerocopy.cli.output import say
 from zerocopy.launch import control
-from zerocopy.share.client import connection
 
 DESCRIPTION = """
-Stops the model server, and waits until it has ended. Processes keep the results that they use. The next call starts
-another server. The fork servers of "run --warm" end too, as soon as their programs have ended.
+Ends the fork servers of "zerocopy run --warm", as soon as their programs have ended. The next warm start begins
+another one.
 """
 
 EPILOG = serving.exit_codes(
-    fine="stopped",
-    bad="no server was running",
-    trouble="the server does not end, or its socket is not safe",
+    fine="they end",
+    bad="no fork server was running",
+    trouble="the folder of their sockets is not safe",
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
-    serving.add_arguments(parser)
+    """Declare no options."""
 
 
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    """Stop it, and return the exit code."""
-    return serving.run(parser, options, _stop)
-
-
-def _stop() -> int:
+    """End them, and return the exit code."""
     ended = control.stop_all()
-    if ended:
-        say([f"fork server {pid} of warm starts ends when its programs have ended" for pid in ended])
-    if connection.end_server():
-        say(["the model server has ended"])
-    elif not ended:
-        say(["no model server is running"])
-        return runner.BAD
-    return runner.FINE
+    say([f"fork server {pid} of warm starts ends when its programs have ended" for pid in ended])
+    if not ended:
+        say(["no fork server of warm starts is running"])
+    return runner.FINE if ended else runner.BAD

@@ -1,4 +1,4 @@
-"""``zerocopy unload``: removes results from the model server."""
+"""``zerocopy unload``: removes kept results."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ from zerocopy.cli.output import escaped, print_error, say
 from zerocopy.share import status, unload
 
 DESCRIPTION = """
-Removes results from the model server. A process that uses a result keeps it, and the next call computes the result
-anew. The server frees the memory when the last process has released it.
+Removes results that zerocopy.share keeps, and results that refer to them. A process that uses a result keeps it, and
+the next call computes the result anew.
 """
 
 EPILOG = serving.exit_codes(
     fine="removed",
-    bad="the server does not have the result, or no server runs",
-    trouble="the server does not answer, or its socket is not safe",
+    bad="no such result is kept",
+    trouble="the cache folder is another user's, or open to others",
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    serving.add_arguments(parser)
     chosen = parser.add_mutually_exclusive_group(required=True)
     chosen.add_argument("--all", action="store_true", help="all results")
     chosen.add_argument(
@@ -36,17 +35,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Unload, and return the exit code."""
-    return serving.run(parser, options, lambda: max(map(_unload, ["*"] if options.all else options.keys)))
+    return max(map(_unload, ["*"] if options.all else options.keys))
 
 
 def _unload(key: str) -> int:
     count = unload(key)
     if not count and key not in ("", "-"):
-        found = status()
-        count = sum(unload(entry["key"]) for entry in ps.matching(found["entries"], key)) if found else 0
+        count = sum(unload(result.key) for result in ps.matching(status(), key))
     named = "all results" if key == "*" else escaped(key)
     if count:
         say([f"{named}: {count} removed"])
         return runner.FINE
-    print_error(f"zerocopy unload: {named}: the server does not have this result; zerocopy ps lists them")
+    print_error(f"zerocopy unload: {named}: no such result is kept; zerocopy ps lists them")
     return runner.BAD

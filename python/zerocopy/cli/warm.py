@@ -1,4 +1,4 @@
-"""``zerocopy warm``: checkpoints in the model server before a program asks for them."""
+"""``zerocopy warm``: results that are kept before a program asks for them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from zerocopy.cli import runner, serving
 from zerocopy.cli.output import escaped, print_error, say
 
 DESCRIPTION = """
-Loads checkpoints into the model server, so that the first program that needs a checkpoint gets it at once. A program
-gets the result of the same function with the same arguments: spell paths as the program does, and run this command in
-the same folder if they are relative. Checkpoints that the server has already are not loaded again.
+Loads checkpoints and keeps the results, so that the first program that needs one gets it at once. A program gets the
+result of the same function with the same arguments: spell paths as the program does, and run this command in the same
+folder if they are relative, and with the same environment. What is kept already is not loaded again.
 """
 
 EPILOG = (
     serving.exit_codes(
-        fine="all are loaded",
+        fine="all are kept",
         bad="the function raised an exception, which is printed",
-        trouble="no such file or function; the server cannot be started, does not answer or has no room",
+        trouble="no such file or function; the cache folder cannot be used",
     )
     + """
 example:
@@ -40,7 +40,6 @@ _MAX_LENGTH = 2000
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    serving.add_arguments(parser)
     parser.add_argument("paths", metavar="PATH", nargs="+", help="a checkpoint, or another argument for --by")
     parser.add_argument(
         "--by",
@@ -51,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Load, and return the exit code."""
-    return serving.run(parser, options, lambda: max(_codes(parser, options)))
+    return max(_codes(parser, options))
 
 
 def _codes(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Iterator[int]:
@@ -71,7 +70,7 @@ def _warm(parser: argparse.ArgumentParser, path: str, name: str) -> int:
     start = time.perf_counter()
     try:
         share.load(function, path)
-    except (share.ServerError, ImportError, MemoryError) as error:
+    except (share.CacheError, ImportError, MemoryError) as error:
         print_error(f"{parser.prog}: {escaped(path)}: {escaped(str(error), _MAX_LENGTH)}")
         return runner.TROUBLE
     except Exception as error:  # whatever the function raises

@@ -13,10 +13,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from zerocopy.launch import circumstances, ending, program, records
+from zerocopy.launch import circumstances, ending, frames, program, records
 from zerocopy.launch.recording import Recorder
 from zerocopy.launch.request import Request
-from zerocopy.share.wire import frames
 
 _PR_SET_PDEATHSIG = 1
 _STREAMS = (("stdin", "rb", "r"), ("stdout", "wb", "w"), ("stderr", "wb", "w"))

@@ -125,7 +125,7 @@ def describe(
     words : list of str
         The program and its arguments.
     share : bool
-        Whether models come from the model server.
+        Whether kept results are taken.
     """
     names = set(names)
     root, here = os.stat("/"), os.stat(".")  # noqa: PTH116

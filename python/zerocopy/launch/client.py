@@ -16,10 +16,10 @@ import sys
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
-from zerocopy.launch import circumstances, records
+from zerocopy.launch import circumstances, frames, records, sockets
+from zerocopy.launch.frames import FrameError
 from zerocopy.launch.request import Request, doubt_of_process, doubt_of_record, doubt_of_script
-from zerocopy.share.errors import FrameError, ServerError
-from zerocopy.share.wire import frames, sockets
+from zerocopy.launch.sockets import UnsafeSocketError
 
 _PATIENCE = 10.0
 _SI_KERNEL = 0x80
@@ -52,7 +52,7 @@ def hand_over(request: Request) -> str:
         connection = sockets.connect(records.socket_of(described), _PATIENCE)
         if connection is None:
             return "no fork server is running for it"
-    except (OSError, ServerError, records.UnsafeFolderError) as error:
+    except (OSError, UnsafeSocketError, records.UnsafeFolderError) as error:
         return str(error)
     return _hand_over(connection, request, described)
 
@@ -73,7 +73,7 @@ def _hand_over(connection: socket.socket, request: Request, described: str) -> s
             raise FrameError(str(answer.get("refused", "it says nothing of use")))
         child = os.pidfd_open(answer["ready"])
         os.write(go, b"g")
-    except (OSError, FrameError, ServerError) as error:
+    except (OSError, FrameError, UnsafeSocketError) as error:
         frames.close_all(held)  # without a word on it, the child ends before the program begins
         connection.close()
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)

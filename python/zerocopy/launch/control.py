@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from zerocopy.launch import records
-from zerocopy.share.errors import FrameError, ServerError
-from zerocopy.share.wire import frames, sockets
+from zerocopy.launch import frames, records, sockets
+from zerocopy.launch.frames import FrameError
+from zerocopy.launch.sockets import UnsafeSocketError
 
 _TIMEOUT = 5.0
 
@@ -34,7 +34,7 @@ def stop_all() -> list[int]:
 
 
 def _ask(place: str, op: str) -> dict[str, Any] | None:
-    with contextlib.suppress(OSError, FrameError, ServerError, KeyError):
+    with contextlib.suppress(OSError, FrameError, UnsafeSocketError, KeyError):
         connection = sockets.connect(place, _TIMEOUT)
         if connection is None:
             Path(place).unlink(missing_ok=True)

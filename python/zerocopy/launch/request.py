@@ -39,7 +39,7 @@ class Request(NamedTuple):
     is_module : bool
         Whether it is a module, as in ``python -m``.
     share : bool
-        Whether models come from the model server.
+        Whether kept results are taken.
     verbosity : int
         How many times ``-v`` was given.
     """

@@ -18,10 +18,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from zerocopy.launch import child, circumstances, ending, preload, program, queries, records
+from zerocopy.launch import child, circumstances, ending, frames, preload, program, queries, records, sockets
 from zerocopy.launch.queries import Queries
 from zerocopy.launch.request import doubt_of_record
-from zerocopy.share.wire import frames, sockets
 
 IDLE_SECONDS = 900.0
 MAX_SERVERS = 4

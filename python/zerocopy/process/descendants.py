@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-#: ``patch``, or ``share`` for models from the model server.
+#: ``patch``, or ``share`` for kept results.
 VARIABLE = "ZEROCOPY_RUN"
 PATH = "PYTHONPATH"
 FOLDER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "launch", "children")  # noqa: PTH118, PTH120

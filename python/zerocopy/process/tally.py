@@ -1,4 +1,4 @@
-"""Counts what the patched ``torch.load`` and the model server did, for one line at the end of the program."""
+"""Counts what the patched ``torch.load`` and ``share`` did, for one line at the end of the program."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _log = logging.getLogger("zerocopy")
 
 
 class Tally:
-    """Calls of ``torch.load``: their bytes, and why some were left to torch. And results of the model server."""
+    """Calls of ``torch.load``: their bytes, and why some were left to torch. And kept results."""
 
     def __init__(self) -> None:
         self._lock = ForkSafeLock()
@@ -44,7 +44,7 @@ class Tally:
             self._failed += 1
 
     def add_shared(self, nbytes: int) -> None:
-        """Count a result that the model server gave, with the bytes that were mapped for it."""
+        """Count a kept result that was taken, with the bytes that were mapped for it."""
         with self._lock.held():
             self._shared += 1
             self._shared_bytes += nbytes
@@ -52,7 +52,7 @@ class Tally:
     def __str__(self) -> str:
         with self._lock.held():
             loads = [self._loads()] if self._calls or not self._shared else []
-            shared = f"{self._shared} from the model server: {size(self._shared_bytes)} mapped"
+            shared = f"{self._shared} kept results: {size(self._shared_bytes)} mapped"
             return "; ".join(loads + [shared] * bool(self._shared))
 
     def _loads(self) -> str:

@@ -1,8 +1,4 @@
-"""The facts that a cached result depends on besides its key: files, folder, variables, own modules.
-
-A worker records the conditions (file_tracker.py). For each request the server checks the files. The client
-checks the other conditions in its own process.
-"""
+"""The facts that a kept result depends on besides its key, and whether they hold in this process."""
 
 from __future__ import annotations
 
@@ -10,24 +6,23 @@ import dataclasses
 import functools
 import hashlib
 import os
-import stat
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from zerocopy.share.conditions import environment, program
-from zerocopy.share.wire.file_identity import Files, Identity, are_same, identity_at
+from zerocopy import _core
+from zerocopy.share.conditions import environment, namespaces, program, state
+from zerocopy.share.conditions.file_identity import boot, identity
 
 #: One fact about a path: [path, kind, values].
-#: file device, inode, size, mtime and ctime, as ``file_identity.Identity``
+#: file device, inode, size, mtime and ctime
 #: missing the path does not exist
-#: there the path exists, and access(2) gives the recorded answer for the recorded flags
 #: folder the path is a folder
-#: names device, inode, mtime and ctime of a folder, and a digest of its names
+#: names as file, of a folder, and a digest of its names
 #: link the target of the symbolic link
-#: resolved the path with all symbolic links resolved
-#: never the path changed during the call, so the condition never holds
+#: access access(2) gives the recorded answer for the recorded flags
 Row = list[Any]
+_NO_IDENTITY = (0, 0, 0, 0, 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,97 +33,69 @@ class Conditions:
     ----------
     paths : list of Row
         Facts about absolute paths.
+    boot : str
+        The boot of the machine in which numbers of devices count.
     folder : str or None
         The current folder, if the call read it or found a relative path.
     absent : list of str
         Relative paths that did not exist during the call.
-    environment : dict
-        Variables that the call read. None means not set.
-    all_variables : bool
-        Whether the call read all variables. A new variable then makes the result invalid.
+    environment : str
+        The digest of the environment variables.
+    variables : dict
+        Variables of the session or the launcher that the call read. None means not set.
     argv : list of str or None
         ``sys.argv``, if the call read it.
+    state : str
+        The digest of the settings of torch and Python.
     modules : dict
-        The program's own top-level modules, and their origin.
+        The program's own top-level modules that the call imported, and their origin.
     imported : list of str
         Top-level names of all modules that the call imported.
+    namespaces : dict
+        Descriptions of own modules, and of the classes of the result.
     unseen : list of str
         Reasons why the result may depend on something that was not recorded.
     """
 
-    paths: list[Row] = dataclasses.field(default_factory=list)
-    folder: str | None = None
-    absent: list[str] = dataclasses.field(default_factory=list)
-    environment: dict[str, str | None] = dataclasses.field(default_factory=dict)
-    all_variables: bool = False
-    argv: list[str] | None = None
-    modules: dict[str, program.Origin] = dataclasses.field(default_factory=dict)
-    imported: list[str] = dataclasses.field(default_factory=list)
-    unseen: list[str] = dataclasses.field(default_factory=list)
+    paths: list[Row]
+    boot: str
+    folder: str | None
+    absent: list[str]
+    environment: str
+    variables: dict[str, str | None]
+    argv: list[str] | None
+    state: str
+    modules: dict[str, program.Origin]
+    imported: list[str]
+    namespaces: namespaces.Namespaces
+    unseen: list[str]
 
-    def without_paths(self) -> Conditions:
-        """Return the conditions that the client checks in its own process."""
-        return dataclasses.replace(self, paths=[])
-
-    def as_body(self) -> dict[str, Any]:
-        """Return the conditions as a JSON-compatible dict."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-
-    @functools.cached_property
-    def files(self) -> Files:
-        """The recorded files by path; None for a file that did not exist."""
-        found: Files = {}
-        for path, kind, *fact in self.paths:
-            if kind == "file":
-                found[path] = tuple(fact)
-            elif kind == "missing":
-                found[path] = None
-        return found
-
-    @functools.cached_property
-    def _others(self) -> list[Row]:
-        return [row for row in self.paths if row[1] not in ("file", "missing")]
-
-    def files_hold(self, known: Mapping[str, Identity | None] = {}) -> bool:
-        """Return whether all paths are unchanged. Identities in `known` are not read again."""
-        return are_same(self.files, known) and all(holds(row) for row in self._others)
-
-    def why_not_paths(self) -> str:
-        """Return a message about the first changed path, as this process sees it, or an empty string."""
-        for path, before in self.files.items():
-            if identity_at(path) != before:
-                return f"{path} is a different file in this process"
-        return next((f"{row[0]} is different in this process" for row in self._others if not holds(row)), "")
-
-    def why_not_here(self) -> str:
-        """Return why this process does not meet the conditions, or an empty string. Paths are not checked."""
+    def why_not(self, here: Here) -> str:
+        """Return why this process does not meet the conditions, or an empty string."""
         return (
-            self._why_not_folder()
-            or self._why_not_environment()
-            or self._why_not_argv()
+            self._why_not_process(here)
+            or self._why_not_folder()
             or self._why_not_modules()
+            or self._why_not_paths()
+            or (name and f"{name} is changed" if (name := namespaces.changed(self.namespaces)) else "")
         )
+
+    def _why_not_process(self, here: Here) -> str:
+        if self.state != here.state:
+            return "settings of torch or Python are different"
+        if self.environment != here.environment:
+            return "the environment is different"
+        for name, value in self.variables.items():
+            if here.variables.get(name) != value:
+                return f"the environment variable {name} is different"
+        is_same = self.argv is None or self.argv == getattr(sys, "argv", [])
+        return "" if is_same else "sys.argv differs from sys.argv of the call"
 
     def _why_not_folder(self) -> str:
         if self.folder is not None and self.folder != _current():
             return f"the result was computed in the folder {self.folder}, the current folder is {_current()}"
         found = next((path for path in self.absent if os.path.lexists(path)), None)
         return "" if found is None else f"{found} exists now, but did not exist during the call"
-
-    def _why_not_environment(self) -> str:
-        if not self.environment and not self.all_variables:
-            return ""
-        here = environment.read()
-        for name, value in self.environment.items():
-            if here.get(name) != value:
-                return f"the environment variable {name} is different"
-        if self.all_variables and environment.counting(here) - set(self.environment):
-            return "the environment has variables that did not exist during the call"
-        return ""
-
-    def _why_not_argv(self) -> str:
-        is_same = self.argv is None or self.argv == getattr(sys, "argv", [])
-        return "" if is_same else "sys.argv differs from sys.argv of the call"
 
     def _why_not_modules(self) -> str:
         for name, origin in self.modules.items():
@@ -144,48 +111,63 @@ class Conditions:
     def _not_own(self) -> frozenset[str]:
         return frozenset(self.imported).difference(self.modules)
 
+    def _why_not_paths(self) -> str:
+        row = first_changed(self.paths, self.boot == boot())
+        return "" if row is None else f"{row[0]} is changed"
 
-def _current() -> str | None:
+
+class Here:
+    """State of this process, asked once for all results of a key."""
+
+    def __init__(self) -> None:
+        self.state = state.digest()
+        self.variables = environment.read()
+        self.environment = environment.digest(self.variables)
+
+
+def first_changed(rows: list[Row], within_boot: bool = True) -> Row | None:
+    """Return the first fact that does not hold now."""
+    together = [row for row in rows if row[1] not in _ALONE]
+    known = [(os.fsencode(path), kind, values[:5] or _NO_IDENTITY) for path, kind, *values in together]
+    for number in _core.changed_paths(known, within_boot):
+        row = together[number]
+        if row[1] != "names" or not _has_names(row):
+            return row
+    return next((row for row in rows if row[1] in _ALONE and not _holds_alone(row)), None)
+
+
+def names_of(path: str) -> list[Any]:
+    """Return a folder's identity, and a digest of its names."""
+    status = os.stat(path)  # noqa: PTH116
+    names = sorted(name for name in os.listdir(os.fsencode(path)) if name != b"__pycache__")  # noqa: PTH208
+    digest = hashlib.blake2b(b"\0".join(names), digest_size=16).hexdigest()
+    return [*identity(status), digest]
+
+
+def _has_names(row: Row) -> bool:
     try:
-        return os.getcwd()  # noqa: PTH109 - faster than Path.cwd, and a client calls this for each request
-    except FileNotFoundError:
-        return None
+        return bool(names_of(row[0])[-1] == row[-1])
+    except OSError:
+        return False
 
 
-# -------------------------------------------------------------------------------------- facts
+#: Kinds that are asked about one by one.
+_ALONE: dict[str, Callable[[str, list[Any]], bool]] = {
+    "access": lambda path, fact: os.access(path, fact[0]) == fact[1],
+    "link": lambda path, fact: os.readlink(path) == fact[0],  # noqa: PTH115
+}
 
 
-def holds(row: Row) -> bool:
-    """Return whether a fact about a path holds now."""
+def _holds_alone(row: Row) -> bool:
     path, kind, *fact = row
     try:
-        return _HOLDS[kind](path, fact)
+        return _ALONE[kind](path, fact)
     except (OSError, ValueError):
         return False
 
 
-def names_of(path: str) -> list[Any]:
-    """Return a folder's device, inode, mtime and ctime, and a digest of its names."""
-    status = os.stat(path)  # noqa: PTH116
-    names = sorted(name for name in os.listdir(os.fsencode(path)) if name != b"__pycache__")  # noqa: PTH208
-    digest = hashlib.blake2b(b"\0".join(names), digest_size=16).hexdigest()
-    return [status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, digest]
-
-
-def _names_hold(path: str, fact: list[Any]) -> bool:
-    status = os.stat(path)  # noqa: PTH116
-    if [status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns] == fact[:4]:
-        return True
-    return bool(names_of(path)[4] == fact[4])
-
-
-_HOLDS: dict[str, Callable[[str, list[Any]], bool]] = {
-    "file": lambda path, fact: identity_at(path) == tuple(fact),
-    "missing": lambda path, _: identity_at(path) is None,
-    "there": lambda path, fact: os.access(path, fact[0]) == fact[1] and os.path.exists(path),  # noqa: PTH110
-    "folder": lambda path, _: stat.S_ISDIR(os.stat(path).st_mode),  # noqa: PTH116
-    "names": _names_hold,
-    "link": lambda path, fact: os.readlink(path) == fact[0],  # noqa: PTH115
-    "resolved": lambda path, fact: os.path.realpath(path) == fact[0],
-    "never": lambda *_: False,
-}
+def _current() -> str | None:
+    try:
+        return os.getcwd()  # noqa: PTH109 - faster than Path.cwd, and asked for each result
+    except FileNotFoundError:
+        return None

@@ -1,56 +1,56 @@
-"""Notes which environment variables a call reads in Python, and whether it reads ``sys.argv``."""
+"""The environment variables and arguments of the program, and which of them a call reads.
+
+All variables are a condition of a result, because a module that was imported before the call may have read any.
+Variables of a session or of a launcher differ from process to process: they count if the call itself reads them.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import FrameType
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from zerocopy.process import descendants
 
-if TYPE_CHECKING:  # the server has no torch, which it would import
-    from zerocopy.share.conditions.imports import Imports
-
-#: Variables of a session. They do not count where a program reads all variables at once.
-SESSION = frozenset(
+#: Variables that count only if the call reads them by name.
+_SESSION = frozenset(
     [
-        *("_", "COLORTERM", "COLUMNS", "DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "INVOCATION_ID"),
-        *("JOURNAL_STREAM", "LINES", "LS_COLORS", "OLDPWD", "PWD", "SHLVL", "SSH_AGENT_PID"),
-        *("SSH_AUTH_SOCK", "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "STY", "TERM", "TERM_PROGRAM"),
+        *("_", "COLORTERM", "DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "INVOCATION_ID", "JOURNAL_STREAM"),
+        *("LS_COLORS", "OLDPWD", "PWD", "SHLVL", "STY", "SYSTEMD_EXEC_PID", "TERM_PROGRAM"),
         *("TERM_PROGRAM_VERSION", "TMUX", "TMUX_PANE", "WAYLAND_DISPLAY", "WINDOWID", "XAUTHORITY"),
-        *("XDG_SESSION_CLASS", "XDG_SESSION_DESKTOP", "XDG_SESSION_ID", "XDG_SESSION_TYPE", "XDG_VTNR"),
+        *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
+        *("GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK"),
     ]
 )
-#: Variables that decide how a program's progress looks, or where it leaves temporary files: they never count.
-_IGNORED = frozenset(
-    ["COLUMNS", "LINES", "TERM", "COLORTERM", "NO_COLOR", "FORCE_COLOR", "TMPDIR", "TEMP", "TMP"]
+_FAMILIES = (
+    "SSH_",
+    "XDG_SESSION_",
+    "XDG_VTNR",
+    "TORCHELASTIC_",
+    "SLURM_",
+    "OMPI_",
+    "PMI_",
+    "PMIX_",
+    "PYTEST_",
 )
-_BETWEEN = frozenset(
-    ["os", "collections.abc", "_collections_abc", "pathlib", "pathlib._local", "posixpath", "getpass"]
-)
-#: This module looks through all variables for those of proxies, at every request to the network.
-_PROXY_FINDER = "urllib.request"
-#: Torch reads hundreds that say how it compiles. Those that change what it loads are in each key.
-_NOT_ASKING = ("zerocopy.", "torch.")
+#: Variables that decide how progress looks, where temporary files lie, or how torch compiles: they never count.
+_IGNORED = frozenset(["COLUMNS", "LINES", "TERM", "NO_COLOR", "FORCE_COLOR", "TMPDIR", "TEMP", "TMP"])
 
 
-def is_asked_by_others(frame: FrameType | None) -> bool:
-    """Return whether neither zerocopy nor torch asks, be it by way of the standard library."""
-    return not _asking(frame).startswith(_NOT_ASKING)
+def _never_counts(name: str) -> bool:
+    return name in _IGNORED or name.startswith(("ZEROCOPY_", "KMP_", "TORCHINDUCTOR_", "TRITON_"))
 
 
-def _asking(frame: FrameType | None) -> str:
-    """Return the name of the module that asks."""
-    while frame is not None and frame.f_globals.get("__name__") in _BETWEEN:
-        frame = frame.f_back
-    return "" if frame is None else str(frame.f_globals.get("__name__"))
+def _counts_if_read(name: str) -> bool:
+    return name in _SESSION or name.startswith(_FAMILIES)
 
 
 def read() -> dict[str, str]:
     """Return all variables as they are, without those of ``zerocopy run``."""
-    # Python's own dictionary of bytes: to go by os.environ takes a client ten times as long at each request.
+    # Python's own dictionary of bytes: to go by os.environ takes ten times as long, and would be noted.
     found = getattr(os.environ, "_data", None)
     variables = found if isinstance(found, dict) else dict(os.environb)
     return descendants.unreached(
@@ -58,147 +58,101 @@ def read() -> dict[str, str]:
     )
 
 
-class Variables:
-    """Notes reads of ``os.environ`` from now on.
-
-    Parameters
-    ----------
-    imports : Imports
-        While an installed module is imported reads of all variables do not count.
-    """
-
-    def __init__(self, imports: Imports) -> None:
-        self._imports = imports
-        self._before = read()
-        self._names: set[str] = set()
-        self.are_all_read = False
-        self._is_on = True
-        _replace(self)
-
-    def stop(self) -> None:
-        """Note no more."""
-        self._is_on = False
-
-    def note(self, name: Any) -> None:
-        """Note that a variable is read."""
-        if self._is_on and isinstance(name, (str, bytes)):
-            text = os.fsdecode(name)
-            if text not in _IGNORED and not text.startswith("ZEROCOPY_"):
-                self._names.add(text)
-
-    def note_all(self) -> None:
-        """Note that all variables are read."""
-        self.are_all_read |= self._is_on and not self._imports.are_installed
-
-    def note_proxies(self, names: list[Any]) -> None:
-        """Note that the variables of proxies are read."""
-        for name in names:
-            if os.fsdecode(name).lower().endswith("_proxy"):
-                self.note(name)
-
-    def values(self) -> dict[str, str | None]:
-        """Return the variables that were read, as they were at first."""
-        names = set(self._names)
-        if self.are_all_read:
-            names |= counting(self._before)
-        return {name: self._before.get(name) for name in sorted(names)}
+def digest(variables: dict[str, str]) -> str:
+    """Return a digest of the variables that count whether they are read or not."""
+    counting = sorted(
+        item for item in variables.items() if not (_never_counts(item[0]) or _counts_if_read(item[0]))
+    )
+    return hashlib.blake2b(repr(counting).encode(errors="surrogateescape"), digest_size=16).hexdigest()
 
 
-class Argv:
-    """Notes reads of ``sys.argv`` from now on. A loader ends with it.
+class _HeardEnviron(os._Environ):  # type: ignore[type-arg]
+    """``os.environ`` while reads of it are noted."""
 
-    Parameters
-    ----------
-    imports : Imports
-        While an installed module is imported reads do not count.
-    """
+    notes: tuple[Callable[[str], object], ...] = ()
 
-    def __init__(self, imports: Imports) -> None:
-        self._imports = imports
-        self._before = list(sys.argv)
-        self._is_on = True
-        self._is_read = False
-        sys.argv = _NotingList(self._before, self._note)
-
-    def _note(self, frame: FrameType | None) -> None:
-        """Note a read; without a frame that it is a part of the result, which is pickled after the call."""
-        is_asked = self._is_on and not self._imports.are_installed and is_asked_by_others(frame)
-        self._is_read |= is_asked or frame is None
-
-    def stop(self) -> None:
-        """Note no more."""
-        self._is_on = False
-
-    def value(self) -> list[str] | None:
-        """Return the list as it was at first; None if it was not read."""
-        return self._before if self._is_read else None
+    def __getitem__(self, name: Any) -> Any:
+        if isinstance(name, (str, bytes)):
+            for note in self.notes:
+                note(os.fsdecode(name))
+        return super().__getitem__(name)
 
 
-class _NotingList(list[str]):
-    """A list that notes who reads it."""
+class _HeardArguments(list[str]):
+    """``sys.argv`` while reads of it are noted."""
 
-    def __init__(self, content: Iterable[str], note: Callable[[FrameType | None], None]) -> None:
+    def __init__(self, content: list[str], note: Callable[[], object]) -> None:
         super().__init__(content)
         self._note = note
 
     def __reduce__(self) -> tuple[Any, ...]:
-        self._note(None)
+        self._note()
         return list, (list(self),)
 
 
 def _noting(method: Callable[..., Any]) -> Callable[..., Any]:
-    def noted(self: _NotingList, *args: Any) -> Any:
-        self._note(sys._getframe(1))
+    def noted(self: _HeardArguments, *args: Any) -> Any:
+        asking = str(sys._getframe(1).f_globals.get("__name__"))
+        if not asking.startswith(("zerocopy.", "torch.")):
+            self._note()
         return method(self, *args)
 
     return noted
 
 
-_READING = (
-    *("__getitem__", "__iter__", "__reversed__", "__len__", "__contains__", "__repr__"),
-    *("__add__", "__mul__", "__rmul__", "copy", "count", "index", "pop"),
-    *("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"),
-)
-for _name in _READING:
-    setattr(_NotingList, _name, _noting(getattr(list, _name)))
-_NotingList.__radd__ = _noting(lambda arguments, other: other + list.copy(arguments))  # type: ignore[attr-defined]
+for _name in (
+    *("__getitem__", "__iter__", "__reversed__", "__len__", "__contains__", "__repr__", "__add__"),
+    *("__mul__", "__rmul__", "copy", "count", "index", "pop", "__eq__", "__ne__", "__lt__", "__le__"),
+    *("__gt__", "__ge__"),
+):
+    setattr(_HeardArguments, _name, _noting(getattr(list, _name)))
 
 
-def counting(variables: Mapping[str, str]) -> set[str]:
-    """Return the names that count where all variables are read."""
-    return {name for name in variables if name not in SESSION and not name.startswith("ZEROCOPY_")}
+class Reads:
+    """Reads of the environment and the arguments within a block.
 
+    Attributes
+    ----------
+    digest : str
+        Of the variables as they were when the block began.
+    argv : list of str or None
+        The arguments as they were, if they were read.
+    """
 
-def _replace(variables: Variables) -> None:
-    """Give ``os.environ`` and ``os.environb`` a class that notes. A loader ends with it."""
-    kind: Any = type(os.environ)
-    given: dict[int, Any] = {}
+    def __init__(self) -> None:
+        self._before = read()
+        self._argv = list(getattr(sys, "argv", []))
+        self._names: set[str] = set()
+        self.digest = digest(self._before)
+        self.argv: list[str] | None = None
 
-    class Noting(kind):  # type: ignore[misc]
-        def __getitem__(self, name: Any) -> Any:
-            # A copy of all variables also reads each name that __iter__ returned. It does not ask for that one.
-            if given.get(id(name)) is not name and is_asked_by_others(sys._getframe(1)):
-                variables.note(name)
-            return super().__getitem__(name)
+    def variables(self) -> dict[str, str | None]:
+        """Return the values that variables of the session and the launcher had, if they were read."""
+        return {name: self._before.get(name) for name in sorted(self._names)}
 
-        def __iter__(self) -> Iterator[Any]:
-            names = list(super().__iter__())
-            asking = _asking(sys._getframe(1))
-            if asking == _PROXY_FINDER:
-                variables.note_proxies(names)
-            elif not asking.startswith(_NOT_ASKING):
-                variables.note_all()
-            given.update((id(name), name) for name in names)
-            return iter(names)
+    def _note_variable(self, name: str) -> None:
+        if _counts_if_read(name) and not _never_counts(name):
+            self._names.add(name)
 
-        def __repr__(self) -> str:
-            variables.note_all()
-            return super().__repr__()
+    def _note_arguments(self) -> None:
+        self.argv = self._argv
 
-        def __len__(self) -> int:
-            if is_asked_by_others(sys._getframe(1)):
-                variables.note_all()
-            return super().__len__()
-
-    os.environ.__class__ = Noting
-    os.environb.__class__ = Noting
+    @contextlib.contextmanager
+    def heard(self) -> Iterator[None]:
+        """Note what is read within a block."""
+        note = self._note_variable
+        classes = type(os.environ), type(os.environb)
+        if not issubclass(classes[0], _HeardEnviron):
+            os.environ.__class__ = os.environb.__class__ = _HeardEnviron
+        _HeardEnviron.notes += (note,)
+        before, heard = sys.argv, _HeardArguments(sys.argv, self._note_arguments)
+        sys.argv = heard
+        try:
+            yield
+        finally:
+            if sys.argv is heard:
+                before[:] = heard
+                sys.argv = before
+            _HeardEnviron.notes = tuple(other for other in _HeardEnviron.notes if other is not note)
+            if not _HeardEnviron.notes:
+                os.environ.__class__, os.environb.__class__ = os._Environ, os._Environ

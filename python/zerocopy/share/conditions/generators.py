@@ -97,7 +97,7 @@ def from_body(body: dict[str, str]) -> States:
 
 
 def _has_numpy() -> bool:
-    return "numpy" in sys.modules and hasattr(sys.modules["numpy"], "random")
+    return "numpy.random" in sys.modules  # to ask the package for it would import it
 
 
 def _is_fresh(state: bytes) -> bool:

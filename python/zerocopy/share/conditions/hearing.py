@@ -1,106 +1,306 @@
-"""Hears Python's audit events: all that there is where the library `_watch` is not loaded, a complement where it is."""
+"""Hears what is asked of the system while a call is recorded, for all recordings that are under way.
+
+An audit hook cannot be removed, so there is one. Functions of ``os`` that raise no event are replaced meanwhile.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import importlib
+import importlib.machinery
 import os
-import socket
 import sys
-from pathlib import Path
-from typing import Any
+import threading
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-from zerocopy import _core
-from zerocopy.share.conditions.watching import Kind, Record, Watch
-from zerocopy.share.wire import file_identity
+from zerocopy.process.fork_safe import ForkSafeLock
+from zerocopy.share.conditions import program
 
-# These modules list the folders of sys.path to find others. Only the modules that they find count, not other
-# files.
+if TYPE_CHECKING:
+    from zerocopy.share.conditions.recorder import Recording
+
+# These modules list the folders of sys.path to find others. Only the modules that they find count.
 _FINDERS = ("importlib.", "importlib_metadata", "pkg_resources", "_frozen_importlib")
-_LISTING = ("os.listdir", "os.scandir")
 _CHANGES = {"os.mkdir": 0, "os.rmdir": 0, "os.remove": 0, "os.rename": 2, "os.link": 1, "os.symlink": 1}
 _PROGRAMS = ("subprocess.Popen", "os.exec", "os.posix_spawn")
-_AF_UNIX = int(socket.AF_UNIX)
+_FORKS = ("os.fork", "os.forkpty")
+_NETWORK = ("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr", "socket.sendto")
+_AF_UNIX = 1
+#: Programs that tell about the machine, which is the same one for all who share.
+_HARMLESS = frozenset(
+    [
+        *("ldconfig", "ldconfig.real", "uname", "lscpu", "gcc", "cc", "c++", "g++", "ld", "objdump"),
+        *("nvidia-smi", "rocminfo"),
+    ]
+)
 
 
-class Hearing:
-    """Notes audit events from now on.
+class _Imports(threading.local):
+    """Whether the innermost import of this thread is of a module that is installed."""
 
-    Parameters
-    ----------
-    watch : Watch
-        Sees all but a few of them itself, if it is there.
-    """
+    are_installed = False
 
-    def __init__(self, watch: Watch) -> None:
-        self._watch = watch
-        self._is_on = True
-        self.records: list[Record] = []
-        sys.addaudithook(self._hear)  # an audit hook cannot be removed
 
-    def stop(self) -> None:
-        """Note no more."""
-        self._is_on = False
-        if not self._watch.is_there:
-            self.records += [_opened(path, os.O_RDONLY) for path in _mapped()]
+imports = _Imports()
+
+
+class _Thread(threading.local):
+    """Whether this thread is in the recorder itself."""
+
+    is_noting = False
+
+
+class _Hub:
+    """Hears for all recordings that are under way. An audit hook cannot be removed, so there is one."""
+
+    def __init__(self) -> None:
+        self._recordings: tuple[Recording, ...] = ()
+        self._lock = ForkSafeLock()
+        self._has_hook = False
+        self._thread = _Thread()
+        self._replaced: dict[str, Any] = {}
+        self._original: dict[str, Any] = {name: getattr(os, name) for name in _QUESTIONS}
+        self._replacements = {
+            name: self._asking(self._original[name], note) for name, note in _QUESTIONS.items()
+        }
+
+    @contextlib.contextmanager
+    def heard(self, recording: Recording) -> Iterator[None]:
+        """Have a recording hear what happens within a block."""
+        with self._lock.held():
+            if not self._has_hook:
+                self._has_hook = True
+                sys.addaudithook(self._hear)
+            if not self._recordings:
+                self._begin()
+            self._recordings = (*self._recordings, recording)
+        try:
+            yield
+        finally:
+            with self._lock.held():
+                self._recordings = tuple(each for each in self._recordings if each is not recording)
+                if not self._recordings:
+                    self._end()
+
+    @property
+    def recordings(self) -> tuple[Recording, ...]:
+        """The recordings that are under way."""
+        return self._recordings
+
+    def forget(self) -> None:
+        """Hear for nobody, in a forked child: the threads that make calls are not there."""
+        if self._recordings:
+            self._recordings = ()
+            self._end()
+
+    def _begin(self) -> None:
+        importlib.invalidate_caches()  # the import system may have listed folders before
+        for name, replacement in self._replacements.items():
+            self._replaced[name] = getattr(os, name)
+            setattr(os, name, replacement)
+            for names in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
+                if self._original[name] in names:  # shutil asks about the functions
+                    names.add(replacement)
+        loader: Any = importlib.machinery.SourceFileLoader
+        self._execute = loader.exec_module
+        loader.exec_module = self._executing(self._execute)
+        sys.meta_path.append(self)
+
+    def _end(self) -> None:
+        for name, before in self._replaced.items():
+            if getattr(os, name) is self._replacements[name]:
+                setattr(os, name, before)
+        loader: Any = importlib.machinery.SourceFileLoader
+        loader.exec_module = self._execute
+        with contextlib.suppress(ValueError):
+            sys.meta_path.remove(self)
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        """Note a module that no other finder has: this is the last one on ``sys.meta_path``."""
+        for recording in self._recordings:
+            recording.missed(name, path)
+
+    def _executing(self, execute: Any) -> Any:
+        def exec_module(loader: Any, module: ModuleType) -> None:
+            before, is_own = imports.are_installed, program.is_own(loader.path)
+            imports.are_installed = not is_own
+            try:
+                execute(loader, module)
+            finally:
+                imports.are_installed = before
+            for recording in self._recordings if is_own else ():
+                recording.imported(module)
+
+        return exec_module
+
+    def _asking(self, function: Any, note: Callable[..., None]) -> Any:
+        @functools.wraps(function)
+        def asked(*args: Any, **kwargs: Any) -> Any:
+            if self._recordings and not self._thread.is_noting:
+                self._note(note, *args, **kwargs)
+            return function(*args, **kwargs)
+
+        return asked
+
+    def _note(self, note: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        """Call a function for each recording. Nothing that it asks itself is noted."""
+        self._thread.is_noting = True
+        try:
+            for recording in self._recordings:
+                note(recording, *args, **kwargs)
+        except Exception:  # whatever the arguments are, the function itself says so
+            pass
+        finally:
+            self._thread.is_noting = False
 
     def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if not self._is_on:
+        if not self._recordings or self._thread.is_noting:
             return
-        if event in _LISTING:
-            frame = sys._getframe(1)
-            if str(frame.f_globals.get("__name__")).startswith(_FINDERS):
-                self._watch.mute_listing()
-            elif not self._watch.is_there:
-                self._add(_opened, "." if arguments[0] is None else arguments[0], kind=Kind.LISTED)
-        elif event == "ctypes.dlopen":  # which opens files where no hook is
-            if isinstance(arguments[0], str) and "/" in arguments[0]:
-                self._add(_opened, arguments[0])
-        elif not self._watch.is_there:
-            self._hear_all(event, arguments)
-
-    def _hear_all(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "open":
-            path, _, flags = arguments
-            self._add(_opened, path, flags=flags if isinstance(flags, int) else 0)
-        elif event == "sqlite3.connect":
-            self._add(_opened, arguments[0])
-        elif event in _CHANGES:
-            for path in arguments[:2] if _CHANGES[event] == 2 else (arguments[_CHANGES[event]],):
-                self._add(_changed, path)
-        elif event in _PROGRAMS:
-            self._add(_ran, arguments[0])
-        elif event == "os.system":
-            self.records.append(Record(Kind.RAN, "/bin/sh", target=os.fsdecode(arguments[0])))
-        elif event == "socket.connect":
-            path = arguments[1] if arguments[0].family == _AF_UNIX else ""
-            self.records.append(Record(Kind.SPOKE, str(path), flags=int(arguments[0].family)))
-
-    def _add(self, make: Any, path: Any, **more: Any) -> None:
-        if isinstance(path, (str, bytes, os.PathLike)):
-            self.records.append(make(os.fsdecode(path), **more))
+        act = _EVENTS.get(event)
+        if act is not None and not (event in _LISTING and _is_finding(sys._getframe(1))):
+            self._note(act, event, arguments)
 
 
-def _absolute(path: str) -> tuple[str, bool]:
-    return (path, False) if path.startswith("/") else (f"{Path.cwd()}/{path}", True)
+def _is_finding(frame: Any) -> bool:
+    return str(frame.f_globals.get("__name__")).startswith(_FINDERS)
 
 
-def _opened(path: str, flags: int = 0, kind: Kind = Kind.OPENED) -> Record:
-    absolute, is_relative = _absolute(path)
-    try:
-        status = os.stat(absolute)  # noqa: PTH116
-    except (OSError, ValueError):
-        return Record(kind, absolute, is_relative, flags)
-    return Record(kind, absolute, is_relative, flags, status.st_mode, file_identity.identity(status))
+def _absolute(path: Any, dir_fd: int | None = None) -> tuple[str, bool] | None:
+    """Return an absolute path, and whether it was given relative to the current folder."""
+    if isinstance(path, int):
+        return os.readlink(f"/proc/self/fd/{path}"), False  # noqa: PTH115
+    if path is None:
+        path = "."
+    text = os.fsdecode(path)
+    if text.startswith("/"):
+        return _plain(text), False
+    if dir_fd is not None:
+        return _plain(f"{os.readlink(f'/proc/self/fd/{dir_fd}')}/{text}"), False  # noqa: PTH115
+    return _plain(f"{_getcwd()}/{text}"), True
 
 
-def _changed(path: str) -> Record:
-    return Record(Kind.CHANGED, *_absolute(path))
+_getcwd = os.getcwd
 
 
-def _ran(path: str) -> Record:
-    return Record(Kind.RAN, path)
+def _plain(path: str) -> str:
+    """Return a path without what changes nothing: ``/./`` and doubled or final slashes."""
+    if "//" in path or "/./" in path or path.endswith(("/", "/.")):
+        return f"/{'/'.join(part for part in path.split('/') if part not in ('', '.'))}"
+    return path
 
 
-def _mapped() -> list[str]:
-    """Return the files that are mapped and hold data."""
-    paths = {os.fsdecode(part.path) for part in _core.file_mappings()}
-    return [path for path in paths if ".so" not in path and file_identity.is_regular(path)]
+def _stat(recording: Recording, path: Any, *, dir_fd: Any = None, follow_symlinks: bool = True) -> None:
+    if not isinstance(path, int):  # else it is open
+        at, is_relative = _absolute(path, dir_fd)  # type: ignore[misc]
+        recording.looked(at, is_relative, follows=follow_symlinks)
+
+
+def _lstat(recording: Recording, path: Any, *, dir_fd: Any = None) -> None:
+    _stat(recording, path, dir_fd=dir_fd, follow_symlinks=False)
+
+
+def _access(recording: Recording, path: Any, mode: int, *, dir_fd: Any = None, **_: Any) -> None:
+    at, is_relative = _absolute(path, dir_fd)  # type: ignore[misc]
+    recording.asked_access(at, mode, is_relative)
+
+
+def _open(recording: Recording, path: Any, flags: int, mode: int = 0, *, dir_fd: Any = None) -> None:
+    if dir_fd is not None:  # else the audit event says it
+        at, is_relative = _absolute(path, dir_fd)  # type: ignore[misc]
+        recording.opened(at, flags, is_relative)
+
+
+def _folder(recording: Recording) -> None:
+    if not imports.are_installed and not str(sys._getframe(3).f_globals.get("__name__")).startswith(
+        ("zerocopy.", "torch.")
+    ):
+        recording.asked_for_folder()
+
+
+#: Functions of ``os`` that raise no audit event.
+_QUESTIONS: dict[str, Callable[..., None]] = {
+    "stat": _stat,
+    "lstat": _lstat,
+    "readlink": _lstat,
+    "access": _access,
+    "open": _open,
+    "getcwd": _folder,
+    "getcwdb": _folder,
+}
+
+
+def _opened(recording: Recording, _: str, arguments: tuple[Any, ...]) -> None:
+    path, _mode, flags = arguments
+    if not isinstance(path, int):
+        at, is_relative = _absolute(path)  # type: ignore[misc]
+        recording.opened(at, flags if isinstance(flags, int) else 0, is_relative)
+
+
+def _listed(recording: Recording, _: str, arguments: tuple[Any, ...]) -> None:
+    at, is_relative = _absolute(arguments[0])  # type: ignore[misc]
+    recording.looked(at, is_relative, is_listed=True)
+
+
+def _connected_database(recording: Recording, _: str, arguments: tuple[Any, ...]) -> None:
+    name = os.fsdecode(arguments[0])
+    if name.startswith("file:"):
+        name = name.removeprefix("file:").partition("?")[0]
+    if name and not name.startswith(":memory:"):
+        at, is_relative = _absolute(name)  # type: ignore[misc]
+        recording.opened(at, os.O_RDWR | os.O_CREAT, is_relative)
+
+
+def _loaded_library(recording: Recording, _: str, arguments: tuple[Any, ...]) -> None:
+    if isinstance(arguments[0], str) and "/" in arguments[0]:
+        at, is_relative = _absolute(arguments[0])  # type: ignore[misc]
+        recording.opened(at, os.O_RDONLY, is_relative)
+
+
+def _changed(recording: Recording, event: str, arguments: tuple[Any, ...]) -> None:
+    paths = arguments[:2] if _CHANGES[event] == 2 else (arguments[_CHANGES[event]],)
+    recording.changed(*(_absolute(path)[0] for path in paths))  # type: ignore[index]
+
+
+def _ran(recording: Recording, _: str, arguments: tuple[Any, ...]) -> None:
+    name = os.fsdecode(arguments[0])
+    if os.path.basename(name) not in _HARMLESS:  # noqa: PTH119
+        recording.cannot_see(f"it started another program: {name}")
+
+
+def _forked(recording: Recording, *_: Any) -> None:
+    recording.cannot_see("it forked a process")
+
+
+def _used_network(recording: Recording, *_: Any) -> None:
+    recording.cannot_see("it used the network")
+
+
+def _connected(recording: Recording, _: str, arguments: tuple[Any, ...]) -> None:
+    if arguments[0].family != _AF_UNIX:
+        recording.cannot_see("it used the network")
+    elif "/pymp-" not in str(arguments[1]):
+        recording.cannot_see(f"it spoke to another process: {arguments[1] or 'an abstract socket'}")
+
+
+_LISTING = ("os.listdir", "os.scandir")
+_EVENTS: dict[str, Callable[[Recording, str, tuple[Any, ...]], None]] = {
+    "open": _opened,
+    **dict.fromkeys(_LISTING, _listed),
+    "sqlite3.connect": _connected_database,
+    "ctypes.dlopen": _loaded_library,
+    **dict.fromkeys(_CHANGES, _changed),
+    **dict.fromkeys((*_PROGRAMS, "os.system"), _ran),
+    **dict.fromkeys(_FORKS, _forked),
+    **dict.fromkeys(_NETWORK, _used_network),
+    "socket.connect": _connected,
+}
+hub = _Hub()
+os.register_at_fork(after_in_child=hub.forget)
+
+
+def under_way() -> tuple[Recording, ...]:
+    """Return the recordings that are under way, in whichever thread."""
+    return hub.recordings

@@ -1,8 +1,7 @@
-"""Tells whether this process has changed classes or modules that a loader has as they were imported.
+"""Describes the classes and modules that a result depends on, as the program has them.
 
-Programs replace methods, classes and values: other kernels, adapters, settings. A loader imports the same modules anew
-and has none of that. It sends the names of the classes of a result, and digests of what the program's own modules had
-when they were imported. The client compares those that it has imported itself.
+Programs replace methods, classes and values: other kernels, adapters, settings. A result is taken by programs that have
+the same: of the program's own modules everything, of installed classes values, aliases, and what the program put there.
 """
 
 from __future__ import annotations
@@ -25,8 +24,9 @@ from zerocopy._torch import tensor_extras
 from zerocopy.process import replacements
 from zerocopy.share.conditions import program
 
-#: Of a class ("module:qualname"): the packages that have it by its name, too, and digests of its values. Of a module
-#: ("module:"): a digest of each name, and of each attribute of its classes.
+#: Of a class ("module:qualname"): whether packages have it by its name, digests of its values, and of what the program
+#: put there. Of a module of the program's own ("module:"): a digest of each name, and of each attribute of its classes.
+#: Of an installed module ("module!"): digests of what the program put there.
 Namespaces = dict[str, Any]
 
 _SIMPLE = (str, bytes, bytearray, int, float, complex, bool, type(None))
@@ -38,20 +38,97 @@ _MAX_DEPTH = 32
 _MAX_BYTES = 1 << 16  # of a tensor or an array whose elements are compared
 _CALLED = ("__init__", "__new__", "__call__")
 _BUILTIN = ("builtins", "abc", "typing", "collections.abc")
+#: Attributes of classes that count something.
+_COUNTERS = ("next_id",)  # of torch.utils.hooks.RemovableHandle
 
 
-def of_classes(pickles: Iterable[bytes]) -> Namespaces:
-    """Return where all classes that pickles name, and their bases, are found, and the digests of their values."""
+def of_classes(pickles: Iterable[bytes], names: Iterable[str] = ()) -> Namespaces:
+    """Return what there is of all classes that pickles name, of their bases, and of the modules of both.
+
+    Parameters
+    ----------
+    pickles : iterable of bytes
+        Of the result.
+    names : iterable of str
+        Further modules, installed or not.
+    """
     found: Namespaces = {}
+    modules = set(names)
     for pickle in pickles:
         for raw_module, raw_name in _C.foreign_globals(pickle):
             module, name = _text(raw_module), _text(raw_name)
+            modules.add(module)
             value = _found(module, name)
             for cls in value.__mro__ if isinstance(value, type) else ():
                 if cls.__module__ not in _BUILTIN and _found(cls.__module__, cls.__qualname__) is cls:
-                    packages = _packages(cls.__module__, cls.__qualname__, cls)
-                    found[f"{cls.__module__}:{cls.__qualname__}"] = [packages, _values(cls)]
+                    modules.add(cls.__module__)
+                    found[f"{cls.__module__}:{cls.__qualname__}"] = _described(cls)
+    for name in sorted(modules):
+        for package in (name, *_packages(name)):
+            if package in sys.modules and not is_own(package) and package not in _BUILTIN:
+                found[f"{package}!"] = _of_program(sys.modules[package])
     return found
+
+
+def _described(cls: type) -> list[Any]:
+    aliases = [
+        [package, member is cls]
+        for package in _packages(cls.__module__)
+        if (member := _member(package, cls.__qualname__)) is not None
+    ]
+    if is_own(cls.__module__):  # the module is described
+        return [aliases, {}, {}]
+    return [aliases, _values(cls), _of_program(cls)]
+
+
+def _of_program(namespace: Any) -> dict[str, str]:
+    """Return digests of the functions and classes of the program that an installed module or class has."""
+    names = _core.own_values(namespace, own_modules())
+    return {name: _digest(vars(namespace)[name]) for name in names if name[:2] != "__" or name in _CALLED}
+
+
+_own: tuple[Any, frozenset[str]] = None, frozenset()
+
+
+def own_modules() -> frozenset[str]:
+    """Return the names of the program's own modules, as far as they are imported, and of its main module."""
+    global _own
+    imported = len(sys.modules), next(reversed(sys.modules))
+    if _own[0] != imported:
+        names = (name for name, module in list(sys.modules.items()) if _is_own(module))
+        _own = imported, frozenset((*names, "__main__", "__mp_main__"))
+    return _own[1]
+
+
+def is_own(name: str) -> bool:
+    """Return whether a module is the program's own."""
+    return name in own_modules()
+
+
+def _is_own(module: Any) -> bool:
+    if program.is_of_library(module):
+        return False
+    origin = program.origin_of(module)
+    return isinstance(origin, str) and program.is_own(origin)
+
+
+def of_own_modules(names: Iterable[str]) -> Namespaces:
+    """Return the digests of the program's own modules among these, and of those that they use in turn."""
+    own, seen, left = own_modules(), set[str](), [*names]
+    while left:
+        name = left.pop()
+        module = sys.modules.get(name)
+        if name in seen or name not in own or not isinstance(module, types.ModuleType):
+            continue
+        seen.add(name)
+        for value in list(vars(module).values()):
+            used = (
+                value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
+            )
+            if isinstance(used, str) and used in own:
+                left.append(used)
+    seen -= {"__main__", "__mp_main__"}  # their functions and classes go by value, in the key
+    return {f"{name}:": of_module(sys.modules[name]) for name in sorted(seen)}
 
 
 def of_module(module: types.ModuleType) -> Namespaces:
@@ -74,14 +151,18 @@ def _add(found: Namespaces, prefix: str, namespace: Any, module: str) -> None:
 def changed(known: Namespaces) -> str:
     """Return which of the names stands for something else in this process, or an empty string."""
     for name, before in known.items():
-        module_name, _, qualname = name.partition(":")
+        is_module = name.endswith("!")
+        module_name, _, qualname = name.rstrip("!").partition(":")
         module = sys.modules.get(module_name)
         if module is None:
             continue
-        if not qualname:
+        if is_module:
+            if _of_program(module) != before:
+                return module_name
+        elif not qualname:
             if _differ(of_module(module), before):
                 return module_name
-        elif not _is_as_imported(module_name, qualname, *before):
+        elif not _is_same_class(module_name, qualname, *before):
             return f"{module_name}.{qualname}"
     return ""
 
@@ -102,10 +183,9 @@ def _found(module: str, qualname: str) -> Any:
         return None
 
 
-def _packages(module: str, name: str, value: type) -> list[str]:
+def _packages(module: str) -> list[str]:
     parts = module.split(".")[:-1]
-    packages = [".".join(parts[: number + 1]) for number in range(len(parts))]
-    return [package for package in packages if _member(package, name) is value]
+    return [".".join(parts[: number + 1]) for number in range(len(parts))]
 
 
 def _member(package: str, name: str) -> Any:
@@ -113,19 +193,17 @@ def _member(package: str, name: str) -> Any:
     return vars(sys.modules[package]).get(name) if package in sys.modules else None
 
 
-def _is_as_imported(module: str, name: str, packages: list[str], values: dict[str, str]) -> bool:
-    """Return whether a class is found by its names, with its values, and no function of the program is in it."""
+def _is_same_class(
+    module: str, name: str, aliases: list[Any], values: dict[str, str], put_there: dict[str, str]
+) -> bool:
     cls = _found(module, name)
     if not isinstance(cls, type) or (cls.__module__, cls.__qualname__) != (module, name):
         return False
-    aliases = (_member(package, name) for package in packages)
-    if any(alias is not None and alias is not cls for alias in aliases) or _differ(_values(cls), values):
-        return False
-    file = getattr(sys.modules.get(module), "__file__", None)
-    if file is None or program.is_own(file):
-        return True  # the module is compared
-    functions = (_unpatched(getattr(member, "__func__", member)) for member in vars(cls).values())
-    return not any(isinstance(each, types.FunctionType) and _is_programs(each) for each in functions)
+    for package, is_cls in aliases:
+        member = _member(package, name)
+        if member is not None and (member is cls) != is_cls:
+            return False
+    return not _differ(_values(cls), values) and (is_own(module) or _of_program(cls) == put_there)
 
 
 def _values(cls: type) -> dict[str, str]:
@@ -134,12 +212,8 @@ def _values(cls: type) -> dict[str, str]:
     return {
         name: _digest(value)
         for name, value in list(vars(cls).items())
-        if type(value) in kinds and not name.startswith("__")
+        if type(value) in kinds and not name.startswith("__") and name not in _COUNTERS
     }
-
-
-def _is_programs(function: types.FunctionType) -> bool:
-    return function.__module__ == "__main__" or program.is_own(function.__code__.co_filename)
 
 
 def _unpatched(value: Any) -> Any:
@@ -147,16 +221,17 @@ def _unpatched(value: Any) -> Any:
 
 
 def _digest(value: Any) -> str:
-    return _digest_of_simple(value) if type(value) in _CACHED else _digest_of(value)
+    return _digest_of_simple(value) if type(value) in _CACHED else digest_of(value)
 
 
-def _digest_of(value: Any) -> str:
+def digest_of(value: Any) -> str:
+    """Return a digest of a value that is the same in every process."""
     text = _text_of(value, _MAX_PARTS)
     return hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=8).hexdigest()
 
 
 # Most attributes of classes are a few values again and again. Types are told apart, so True is not 1.
-_digest_of_simple = functools.lru_cache(maxsize=1024, typed=True)(_digest_of)
+_digest_of_simple = functools.lru_cache(maxsize=1024, typed=True)(digest_of)
 
 
 def _text_of(value: Any, room: int) -> str:
@@ -220,12 +295,24 @@ class _Description:
             self.add(item, depth)
 
     def _add_function(self, function: types.FunctionType) -> None:
-        code = function.__code__
-        where = function.__module__, function.__qualname__, code.co_firstlineno
         defaults = *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()
         # A function may use a list or a dict among its defaults as a cache.
         simple = [repr(value) for value in defaults if type(value) in _SIMPLE]
-        self.parts.append((*where, len(code.co_code), code.co_names, simple))
+        self.parts.append((function.__module__, function.__qualname__, _code(function.__code__), simple))
+
+
+@functools.lru_cache(maxsize=8192)
+def _code(code: types.CodeType) -> str:
+    """Return a digest of what a function does, wherever it stands in its file."""
+    digest = hashlib.blake2b(code.co_code, digest_size=8)
+    for value in code.co_consts:
+        digest.update(
+            _code(value).encode()
+            if isinstance(value, types.CodeType)
+            else _text_of(value, 100).encode(errors="surrogateescape")
+        )
+    digest.update(repr((code.co_names, code.co_freevars)).encode())
+    return digest.hexdigest()
 
 
 def _settings_of(value: Any) -> dict[str, Any] | None:

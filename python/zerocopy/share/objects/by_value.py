@@ -19,7 +19,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from zerocopy.errors import UnsupportedError
-from zerocopy.share import role
 from zerocopy.share.objects import nested_functions
 from zerocopy.share.objects.nested_functions import MAINS, SPAWNED, is_found
 
@@ -172,7 +171,7 @@ def _set_attributes(cls: Any, state: tuple[dict[str, Any], dict[str, Any]]) -> N
 
 def made(module: str, name: str, content: bytes) -> Any:
     """Return it: the program's own where that has one of the name, so that instances are of the class it knows."""
-    if module in MAINS and "<" not in name and not role.is_worker():
+    if module in MAINS and "<" not in name:
         try:
             return operator.attrgetter(name)(sys.modules["__main__"])
         except AttributeError:  # another program's

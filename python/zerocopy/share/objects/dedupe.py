@@ -1,12 +1,11 @@
 """Finds bytes of storages that lie somewhere already, so that they need not be copied.
 
 Storages whose memory overlaps are views of one *span* of memory, and stay so. Two spans may hold equal bytes: these are
-published once, and each span is mapped for itself (`mappings_of`), so that a write to one leaves the other as it is.
+written once, and each span is mapped for itself (`mappings_of`), so that a write to one leaves the other as it is.
 
-    span ─┬─ unchanged in the mapping of a file, or of what was published before ─→ there
-          ├─ equal to another span of the result ─────────────────────────────────→ there
-          ├─ equal to bytes that were published before ───────────────────────────→ there
-          └─ any other ───────────────────────────────────────────────────────────→ copied
+    span ─┬─ unchanged in the mapping of a file ───→ there
+          ├─ equal to another span of the result ──→ there
+          └─ any other ────────────────────────────→ written
 
 Equal means compared byte by byte. A checksum only selects the candidates.
 """
@@ -15,8 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import heapq
-import mmap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -26,10 +24,8 @@ from zerocopy.saving.mapped_files import FileExtent, MappedFiles
 
 #: Spans of fewer bytes are copied without a search for equal ones.
 _MIN_COMPARED = 1 << 14
-#: A process may have 65,530 mappings (vm.max_map_count). Equal bytes beyond these are copied.
+#: A process may have 65,530 mappings (vm.max_map_count). Equal bytes beyond these are written twice.
 _MAX_MAPPINGS = 512
-#: The server is asked about so many spans, the largest.
-_MAX_ASKED = 8192
 
 
 class Span(NamedTuple):
@@ -71,10 +67,6 @@ class Mapping(NamedTuple):
     size: int
 
 
-#: Says for each checksum where such bytes were published, if they were.
-Find = Callable[[list[Checksum]], list[FileExtent | None]]
-
-
 class Placed(NamedTuple):
     """The places of storages, and their spans.
 
@@ -88,51 +80,34 @@ class Placed(NamedTuple):
         Bytes of each storage.
     places : list of FileExtent, Same or None
         Where the bytes of each span are already; None: nowhere.
-    checksums : dict
-        Of the spans that have one, by number.
     """
 
     spans: list[Span]
     seats: list[Seat | None]
     sizes: list[int]
     places: list[FileExtent | Same | None]
-    checksums: dict[int, Checksum]
 
 
-NOTHING_PLACED = Placed([], [], [], [], {})
+NOTHING_PLACED = Placed([], [], [], [])
 
 
-def find_nothing(checksums: list[Checksum]) -> list[FileExtent | None]:
-    """Return that no bytes were published before."""
-    return [None] * len(checksums)
-
-
-def place(storages: Sequence[torch.UntypedStorage], mapped: MappedFiles, find: Find) -> Placed:
+def place(storages: Sequence[torch.UntypedStorage], mapped: MappedFiles) -> Placed:
     """Return where storages on the CPU are."""
     sizes = [storage.nbytes() for storage in storages]
     spans, seats = spans_of(
         [(storage.data_ptr(), size) for storage, size in zip(storages, sizes, strict=True)]
     )
     places: list[FileExtent | Same | None] = []
-    checksums: dict[int, Checksum] = {}
     first: dict[Checksum, int] = {}
     for number, span in enumerate(spans):
         there: FileExtent | Same | None = mapped.place_of(span.address, span.size)
         if there is None and span.size >= _MIN_COMPARED:
-            checksum = checksums[number] = Checksum(span.size, _core.crc32(span.content()))
+            checksum = Checksum(span.size, _core.crc32(span.content()))
             other = first.setdefault(checksum, number)
             if other != number and torch.equal(_elements(span), _elements(spans[other])):
                 there = Same(other)
         places.append(there)
-    asked = sorted((n for n in checksums if places[n] is None), key=lambda n: -spans[n].size)[:_MAX_ASKED]
-    for number, found in zip(asked, find([checksums[n] for n in asked]) if asked else (), strict=True):
-        if found is not None and _has(found, spans[number]):
-            places[number] = found
-    # The span that another one equals may have been found elsewhere itself.
-    for number, there in enumerate(places):
-        if isinstance(there, Same):
-            places[number] = places[there.number] or there
-    return Placed(spans, seats, sizes, places, checksums)
+    return Placed(spans, seats, sizes, places)
 
 
 def spans_of(memory: Sequence[tuple[int, int]]) -> tuple[list[Span], list[Seat | None]]:
@@ -190,19 +165,3 @@ def mappings_of(extents: Sequence[Mapping]) -> tuple[list[Mapping], list[Seat | 
 
 def _elements(span: Span) -> torch.Tensor:
     return torch.frombuffer(span.content(), dtype=torch.uint8)
-
-
-def _has(place: FileExtent, span: Span) -> bool:
-    """Return whether a descriptor has the bytes of a span at that place."""
-    lead = place.offset % mmap.ALLOCATIONGRANULARITY
-    with mmap.mmap(
-        place.descriptor,
-        lead + span.size,
-        mmap.MAP_PRIVATE,
-        mmap.PROT_READ | mmap.PROT_WRITE,
-        offset=place.offset - lead,
-    ) as there:
-        theirs = torch.frombuffer(there, dtype=torch.uint8, count=span.size, offset=lead)
-        same = torch.equal(_elements(span), theirs)
-        del theirs  # which would keep the mapping open
-    return same

@@ -11,7 +11,7 @@ import hashlib
 import io
 import os
 import pickle
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import torch
@@ -19,8 +19,9 @@ import torch
 from zerocopy import _core, _torch
 from zerocopy._torch import tensor_extras
 from zerocopy.saving.mapped_files import FileExtent, MappedFiles
+from zerocopy.share.cache.entries import name_of_entry
+from zerocopy.share.conditions import file_identity
 from zerocopy.share.objects import by_value, custom_reducers, publish, serialized, skeleton
-from zerocopy.share.wire import file_identity
 
 
 class State(NamedTuple):
@@ -46,7 +47,7 @@ def of(obj: Any, mapped: MappedFiles) -> State | None:
     return State(content, known) if len(known) == len(places) else None
 
 
-def digest_of(obj: Any, mapped: MappedFiles, names: Mapping[int, str]) -> str | None:
+def digest_of(obj: Any, mapped: MappedFiles, by_bytes: bool = False) -> str | None:
     """Return a digest of an object's state that other processes would compute too; None where :func:`of` is.
 
     Parameters
@@ -54,15 +55,14 @@ def digest_of(obj: Any, mapped: MappedFiles, names: Mapping[int, str]) -> str | 
     obj : object
         The object.
     mapped : MappedFiles
-        The files that are mapped here, and memory by negative numbers.
-    names : mapping
-        The names of that memory by these numbers, the same in all processes.
+        The files that are mapped here.
+    by_bytes : bool
+        Whether storages count by their bytes if they lie in private memory, or in the cache.
     """
-    state = of(obj, mapped)
+    state = described(obj, mapped) if by_bytes else of(obj, mapped)
     if state is None:
         return None
-    places = [(names.get(what, what) if isinstance(what, int) else what, at) for what, at in state.places]
-    digest = hashlib.blake2b(repr((places, len(state.content.pickle))).encode(), digest_size=20)
+    digest = hashlib.blake2b(repr((state.places, len(state.content.pickle))).encode(), digest_size=20)
     digest.update(state.content.pickle)
     digest.update(state.content.skeleton or b"")
     return digest.hexdigest()
@@ -77,7 +77,7 @@ def described(obj: Any, mapped: MappedFiles) -> State | None:
     places: list[tuple[Any, int]] = []
     for storage in storages:
         place = mapped.place_of(storage.data_ptr(), storage.nbytes())
-        if place is not None:
+        if place is not None and not isinstance(_what(place), str):
             places.append((_what(place), place.offset))
         elif storage.device.type == "cpu":
             places.append(("bytes", _core.crc32(_torch.bytes_of(storage))))
@@ -102,8 +102,9 @@ def are_same(one: State | None, other: State | None) -> bool:
 
 
 def _what(place: FileExtent) -> Any:
-    """Return the identity of an extent's file, or its negative number in place of a descriptor."""
-    return place.descriptor if place.descriptor < 0 else file_identity.identity(os.fstat(place.descriptor))
+    """Return the identity of an extent's file; of an entry of the cache, whose times change, its name."""
+    name = name_of_entry(os.readlink(f"/proc/self/fd/{place.descriptor}"))  # noqa: PTH115
+    return file_identity.identity(os.fstat(place.descriptor)) if name is None else name
 
 
 def _thoroughly(obj: Any) -> tuple[serialized.SerializedObject, list[torch.UntypedStorage]]:

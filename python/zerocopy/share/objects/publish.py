@@ -1,7 +1,7 @@
-"""A result as descriptors, and where in them its storages lie.
+"""A result as the bytes of an entry, and where in them and in other files its storages lie.
 
-part 0    sealed memory: ├─ magic ─┼─ mappings ─┼─ storages ─┼─ pickle ─┼─ skeleton ─┼─ span ─┼─ span ─┤
-part 1 …  files, and memory that was published before, as far as storages lie there
+behind the head  ├─ mappings ─┼─ storages ─┼─ pickle ─┼─ skeleton ─┼─ span ─┼─ span ─┤
+other files      as far as storages lie there
 
 The two tables are those of csrc/checkpoint/published_archive.h: numbers of 64 bits.
 """
@@ -10,171 +10,124 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
 
 from zerocopy import _torch
+from zerocopy.errors import UnsupportedError
 from zerocopy.saving.mapped_files import FileExtent, MappedFiles
 from zerocopy.saving.pickler import Remake
+from zerocopy.share.cache.entries import Part, aligned, name_of_entry
+from zerocopy.share.conditions.file_identity import identity
+from zerocopy.share.conditions.hashes import Hashes
 from zerocopy.share.objects import dedupe, serialized
-from zerocopy.share.objects.dedupe import Find, Placed, Same, Seat, Span, place
-from zerocopy.share.wire import sealed_memory
-from zerocopy.share.wire.frames import MAX_DESCRIPTORS
-from zerocopy.share.wire.hashes import Hashes
+from zerocopy.share.objects.dedupe import Placed, Same, Seat, Span, place
 
-_ALIGNMENT = 64
 _MAPPING_ROW = struct.Struct("=QQQ")  # part, offset in the part, size
 _STORAGE_ROW = struct.Struct("=QQQQ")  # mapping, offset in the mapping, size, first row of the same storage
-MAGIC = b"zerocopy share 2".ljust(_ALIGNMENT, b"\0")
-_MAX_PARTS = MAX_DESCRIPTORS - 1  # and the lease
-
-#: Is told how many bytes will be needed, and may refuse.
-Reserve = Callable[[int], None]
+_SHORTEST = 64  # bytes of an entry behind its head: storages without any byte lie in a mapping, too
 
 
-class Part(NamedTuple):
-    """Bytes of a descriptor that a client maps."""
+class FilePart(NamedTuple):
+    """As much of an open file as storages lie in."""
 
     descriptor: int
     offset: int
     size: int
 
-
-class Published(NamedTuple):
-    """A result as clients rebuild it. The first part's descriptor is the owner's to close."""
-
-    parts: list[Part]
-    layout: dict[str, Any]
-    checksums: list[tuple[int, int, int]]  # size, checksum, offset in the first part
-    pickles: tuple[bytes, ...]
-
-    def close(self) -> None:
-        """Close the memory that was written for it."""
-        os.close(self.parts[0].descriptor)
+    def named(self) -> Part:
+        """Return the part as an entry names it."""
+        path = os.readlink(f"/proc/self/fd/{self.descriptor}")  # noqa: PTH115
+        entry = name_of_entry(path)
+        if entry is not None:
+            return Part(entry, (), self.offset, self.size)
+        return Part(path, identity(os.fstat(self.descriptor)), self.offset, self.size)
 
 
-def publish(
-    obj: Any,
-    mapped: MappedFiles,
-    find: Find,
-    reserve: Reserve,
-    works: Callable[[Published], bool],
-    arguments: Mapping[int, Any],
-    noted: Hashes,
-) -> Published:
-    """Return a result's parts.
+def plan_of(
+    obj: Any, mapped: MappedFiles, arguments: Mapping[int, Any], noted: Hashes, is_plain: bool
+) -> Plan | None:
+    """Return how a result is written.
 
     Parameters
     ----------
     obj : object
         The result.
     mapped : MappedFiles
-        The files that are mapped here.
-    find : callable
-        Returns where bytes were published before.
-    reserve : callable
-        Is given the number of bytes that will be needed, and may refuse.
-    works : callable
-        Tries whether the machine can rebuild a plain result.
+        The files that are mapped here. The plan refers to their descriptors.
     arguments : mapping
         Objects that the caller has already, by number.
     noted : Hashes
         Numbers that each process computes for itself.
+    is_plain : bool
+        Whether one pickle is to have all of it, which the machine builds; then None for what takes more.
 
     Raises
     ------
     UnsupportedError
-        If it takes dill, which is not there.
-    OSError
-        If memory runs out.
+        If the object cannot be pickled, or takes dill, which is not there.
     """
-    if not (arguments or noted):
-        storages = Storages()
-        plain = serialized.plain_of(obj, storages, storages.store)
-        if plain is not None:
-            published = write(plain, storages, place(storages.found, mapped, find), reserve=reserve)
-            if works(published):
-                return published
-            published.close()
     storages = Storages()
-    content = serialized.of(obj, storages, storages.store, arguments, noted=noted)
-    return write(content, storages, place(storages.found, mapped, find), reserve=reserve)
+    if is_plain:
+        content = None if arguments or noted else serialized.plain_of(obj, storages, storages.store)
+        if content is None:
+            return None
+    else:
+        content = serialized.of(obj, storages, storages.store, arguments, noted=noted)
+    return Plan(content, storages, place(storages.found, mapped))
 
 
-def write(
-    content: serialized.SerializedObject,
-    storages: Storages,
-    placed: Placed,
-    max_parts: int = _MAX_PARTS,
-    reserve: Reserve | None = None,
-) -> Published:
-    """Write the bytes that lie nowhere yet, and return all parts."""
-    plan = _Plan(content, storages, placed, max_parts)
-    if reserve is not None:
-        reserve(plan.size)
-    descriptor = sealed_memory.create("zerocopy")
-    try:
-        sealed_memory.reserve(descriptor, plan.size)
-        for offset, piece in plan.contents():
-            sealed_memory.write(descriptor, memoryview(piece), offset)
-        sealed_memory.seal(descriptor)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    parts = [Part(descriptor, 0, plan.size), *plan.parts]
-    return Published(parts, plan.layout, plan.checksums(), (content.pickle, content.skeleton or b""))
-
-
-class _Plan:
+class Plan:
     """Decides where everything of a result lies.
 
     Attributes
     ----------
     size : int
-        Bytes of the result's own memory, which is part 0.
-    parts : list of Part
-        The other parts: as much of each descriptor as storages lie in.
+        Bytes behind the entry's head.
+    covered : int
+        Those of them that are not of storages.
+    parts : list of FilePart
+        As much of each other file as storages lie in.
     layout : dict
-        Where in part 0 the tables (offset, rows), the pickle and the skeleton (offset, size) are.
+        Where the tables (offset, rows), the pickle and the skeleton (offset, size) are.
+    pickles : tuple of bytes
+        The pickle and the skeleton.
     """
 
-    def __init__(
-        self, content: serialized.SerializedObject, storages: Storages, placed: Placed, max_parts: int
-    ) -> None:
-        self.size = len(MAGIC)
-        self._placed, self._places = placed, _within(placed.places, max_parts)
-        self._offsets: dict[int, int] = {}  # in part 0, of the spans that are copied there
+    def __init__(self, content: serialized.SerializedObject, storages: Storages, placed: Placed) -> None:
+        self.size = 0
+        self._storages = storages  # whose memory the spans are
+        self._placed, self._places = placed, list(placed.places)
+        self._offsets: dict[int, int] = {}  # of the spans that are written
         self.parts = _parts_of(placed.spans, self._places)
         self._number_of = {part.descriptor: number for number, part in enumerate(self.parts, 1)}
+        self.pickles = content.pickle, content.skeleton or b""
+        # The tables come first, and the number of mappings is known when all spans have their place behind them.
+        count = len(storages.found)
+        rows = [_MAPPING_ROW.size * max(len(placed.spans), 1), _STORAGE_ROW.size * count]
+        begins = [self._room(size) for size in (*rows, *map(len, self.pickles))]
+        self.covered = self.size = max(self.size, _SHORTEST)
         mappings, seats = self._mapped()
         tables = (
             b"".join(_MAPPING_ROW.pack(*self._in_part(mapping)) for mapping in mappings),
             b"".join(_STORAGE_ROW.pack(*row) for row in self._rows(seats, storages.first)),
-            content.pickle,
-            content.skeleton or b"",
+            *self.pickles,
         )
-        begins = [self._room(len(table)) for table in tables]
         self._tables = list(zip(begins, tables, strict=True))
         self.layout: dict[str, Any] = {
             "mappings": [begins[0], len(mappings)],
-            "storages": [begins[1], len(storages.found)],
+            "storages": [begins[1], count],
             "pickle": [begins[2], len(content.pickle)],
             "skeleton": None if content.skeleton is None else [begins[3], len(content.skeleton)],
         }
 
     def contents(self) -> Iterator[tuple[int, bytes | memoryview]]:
-        """Yield what part 0 holds, and where."""
-        yield 0, MAGIC
+        """Yield what is written behind the head, and where."""
         yield from self._tables
         for number, offset in self._offsets.items():
             yield offset, self._placed.spans[number].content()
-
-    def checksums(self) -> list[tuple[int, int, int]]:
-        """Return size, checksum and offset of what later results may refer to."""
-        known = self._placed.checksums
-        return [(*known[number], offset) for number, offset in self._offsets.items() if number in known]
 
     def _mapped(self) -> tuple[list[dedupe.Mapping], list[Seat | None]]:
         """Return the mappings, and where in them each span is."""
@@ -183,9 +136,9 @@ class _Plan:
             left = [number for number, seat in enumerate(seats) if seat is None]
             if not left:
                 # Storages without any byte lie in a mapping, too.
-                return mappings or [dedupe.Mapping(0, 0, len(MAGIC))], seats
+                return mappings or [dedupe.Mapping(0, 0, _SHORTEST)], seats
             for number in left:
-                self._places[number] = None  # copied
+                self._places[number] = None  # written
 
     def _extent_of(self, number: int) -> dedupe.Mapping:
         there, size = self._places[number], self._placed.spans[number].size
@@ -194,7 +147,7 @@ class _Plan:
         return dedupe.Mapping(0, self._copied(number if there is None else there.number), size)
 
     def _copied(self, number: int) -> int:
-        """Return where in part 0 a span is copied to."""
+        """Return where a span is written."""
         if number not in self._offsets:
             self._offsets[number] = self._room(self._placed.spans[number].size)
         return self._offsets[number]
@@ -212,28 +165,19 @@ class _Plan:
                 yield there.number, there.offset + seat.offset, size, same
 
     def _room(self, size: int) -> int:
-        begin = -(-self.size // _ALIGNMENT) * _ALIGNMENT
+        begin = aligned(self.size)
         self.size = begin + size
         return begin
 
 
-def _within(places: list[FileExtent | Same | None], max_parts: int) -> list[FileExtent | Same | None]:
-    """Return the same places, but None for those in more files than descriptors go with a message."""
-    known = {there.descriptor: None for there in places if isinstance(there, FileExtent)}
-    few = set(list(known)[: max_parts - 1])
-    return [
-        None if isinstance(there, FileExtent) and there.descriptor not in few else there for there in places
-    ]
-
-
-def _parts_of(spans: list[Span], places: list[FileExtent | Same | None]) -> list[Part]:
+def _parts_of(spans: list[Span], places: list[FileExtent | Same | None]) -> list[FilePart]:
     """Return as much of each descriptor as spans lie in."""
     hulls: dict[int, tuple[int, int]] = {}
     for span, there in zip(spans, places, strict=True):
         if isinstance(there, FileExtent):
             begin, end = hulls.get(there.descriptor, (there.offset, 0))
             hulls[there.descriptor] = min(begin, there.offset), max(end, there.offset + span.size)
-    return [Part(descriptor, begin, end - begin) for descriptor, (begin, end) in hulls.items()]
+    return [FilePart(descriptor, begin, end - begin) for descriptor, (begin, end) in hulls.items()]
 
 
 class Storages:
@@ -242,7 +186,7 @@ class Storages:
     Attributes
     ----------
     found : list of torch.UntypedStorage
-        The storages, on the CPU. A storage that tensors of two dtypes lie in is there twice.
+        The storages. A storage that tensors of two dtypes lie in is there twice.
     first : list of int
         Of each its number, or that of the same storage with another dtype.
     """
@@ -267,9 +211,9 @@ class Storages:
         if same != number:
             self.found.append(self.found[same])
         else:
-            self.found.append(
-                storage.storage.cpu() if storage.location != "meta" else torch.UntypedStorage(0)
-            )
+            if storage.location not in ("cpu", "meta"):
+                raise UnsupportedError(f"a tensor on {storage.location} is not kept in a file")
+            self.found.append(storage.storage if storage.location == "cpu" else torch.UntypedStorage(0))
         if not remake:
             self._numbers[identity, storage.dtype] = number
         return str(number)

@@ -7,8 +7,7 @@ machine builds the *out-of-band buffers*, a list of tensors and storages, and Py
     skeleton    the object, with numbers for buffers      protocol 5; built by pickle.Unpickler
 
 A *note* says that a buffer stands for something else: bytes, a memoryview, a PickleBuffer of the skeleton, one of the
-caller's own arguments. Calls are serialized in the same way. Their skeletons have further persistent ids, which the
-module that writes and reads calls defines.
+caller's own arguments. Calls are serialized in the same way for their keys, which nobody reads.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ from zerocopy.loading.device import staging
 from zerocopy.loading.objects import builder
 from zerocopy.process.collector import collector_paused
 from zerocopy.saving.pickler import Store, pickled
+from zerocopy.share.conditions import hashes
+from zerocopy.share.conditions.hashes import Hashes
 from zerocopy.share.objects import custom_reducers
 from zerocopy.share.objects.skeleton import Naming, OutOfBandBuffers
-from zerocopy.share.wire import hashes
-from zerocopy.share.wire.hashes import Hashes
 
 # Of the other end: a class or module that is not there, or another one.
 _FAILURES = (pickle.UnpicklingError, AttributeError, ImportError, LookupError, TypeError, RuntimeError)
@@ -117,50 +116,27 @@ def of(
 _NO_BUFFERS = pickle.dumps(([], []), protocol=2)
 
 
-#: Returns the object of a persistent id that is not a number.
-Resolve = Callable[[Any], Any]
-
-
 @context.outside_inference_mode  # tensors that were made in that mode say so
-def build(
-    archive: _C.Archive,
-    skeleton: bytes | None,
-    arguments: Sequence[Any] = (),
-    resolve: Resolve = hashes.here,
-    resident: Callable[[], Any] | None = None,
-) -> Any:
+def build(archive: _C.Archive, skeleton: bytes | None, arguments: Sequence[Any] = ()) -> Any:
     """Return the object that was serialized, over the storages of an archive.
 
     Parameters
     ----------
     archive : _C.Archive
-        The published archive.
+        The entry's archive.
     skeleton : bytes, optional
         The pickle of the parts that are not plain tensors.
     arguments : sequence
         Objects that the result may contain unchanged.
-    resolve : callable, optional
-        Returns the object for a persistent id that is not the number of a buffer.
-    resident : callable, optional
-        Returns the transfer of tensors, instead of the usual one. Called if there are tensors.
     """
     if skeleton is None:
-        return buffers_of(archive, _USUAL if resident is None else _USUAL._replace(transfer=resident()))
-    if resident is None:
-        buffers, notes = buffers_of(archive, _USUAL)
-    else:
-        buffers, notes = buffers_of(archive, AS_IT_IS)
-        here = {number for number, kind, *_ in notes if kind in _READ_HERE}
-        if len(here) < len(buffers):
-            there, _ = buffers_of(archive, _USUAL._replace(transfer=resident()))
-            buffers = [buffers[i] if i in here else buffer for i, buffer in enumerate(there)]
-    return _built(skeleton, buffers, notes, arguments, resolve)
+        return _buffers_of(archive)
+    buffers, notes = _buffers_of(archive)
+    return _built(skeleton, buffers, notes, arguments)
 
 
 @collector_paused
-def _built(
-    skeleton: bytes, buffers: list[Any], notes: list[Any], arguments: Sequence[Any], resolve: Resolve
-) -> Any:
+def _built(skeleton: bytes, buffers: list[Any], notes: list[Any], arguments: Sequence[Any]) -> Any:
     """Return the object of a skeleton. Puts into `buffers` what the notes say."""
     of_skeleton = []
     for number, kind, *details in notes:
@@ -172,7 +148,7 @@ def _built(
             buffers[number] = _CONVERSIONS[kind](buffers[number], *details)
     unpickler = _SkeletonUnpickler(io.BytesIO(skeleton), buffers=of_skeleton)
     unpickler.persistent_load = (  # type: ignore[method-assign]
-        lambda pid: buffers[pid] if isinstance(pid, int) else resolve(pid)
+        lambda pid: buffers[pid] if isinstance(pid, int) else hashes.here(pid)
     )
     try:
         with sparse.checking():
@@ -182,9 +158,9 @@ def _built(
 
 
 @collector_paused
-def buffers_of(archive: _C.Archive, destination: staging.Destination) -> Any:
+def _buffers_of(archive: _C.Archive) -> Any:
     """Return what the machine makes of an archive: the buffers and the notes, or all of a plain object."""
-    return archive.load(archives.refuse_all, destination, "utf-8", builder)
+    return archive.load(archives.refuse_all, _USUAL, "utf-8", builder)
 
 
 class _SkeletonUnpickler(pickle.Unpickler):
@@ -195,9 +171,7 @@ class _SkeletonUnpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-AS_IT_IS = staging.Destination()  # wherever it was: its pages, untouched
-_USUAL = staging.destination_of(None)  # what was on a GPU goes there from the shared pages
-TRANSFER = _USUAL.transfer
+_USUAL = staging.destination_of(None)  # what was on a GPU goes there from the mapped pages
 
 
 def _memory_of(typed: Any) -> memoryview:
@@ -211,8 +185,6 @@ def _memoryview(typed: Any, format: str, shape: list[int], readonly: bool) -> me
     return memory.toreadonly() if readonly else memory
 
 
-#: Buffers whose memory Python reads, or which nobody wants.
-_READ_HERE = ("argument", "buffer", "bytes", "memoryview")
 _CONVERSIONS: dict[str, Callable[..., Any]] = {
     "untyped": _torch.untyped,
     "bytes": lambda typed: bytes(_memory_of(typed)),

@@ -15,8 +15,8 @@ from zerocopy import _torch
 from zerocopy._native import _C
 from zerocopy._torch import tensor_extras
 from zerocopy.errors import Error, UnsupportedError
+from zerocopy.share.conditions.hashes import Hashes
 from zerocopy.share.objects import by_value, custom_reducers, nested_functions
-from zerocopy.share.wire.hashes import Hashes
 
 #: Shorter bytes go by value.
 SHARED_FROM = 1 << 12

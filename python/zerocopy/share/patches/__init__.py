@@ -1,1 +1,1 @@
-"""Functions of other libraries that go through the server."""
+"""Functions of other libraries whose results are kept."""

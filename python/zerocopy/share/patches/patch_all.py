@@ -1,4 +1,4 @@
-"""``patch_all``: programs that load models by the functions of known libraries get them from the model server.
+"""``patch_all``: programs that load models by the functions of known libraries get kept results.
 
 ``targets.py`` lists the functions. A replacement stays a function, class method or static method, with the signature
 of the original. It asks on each call whether it is wanted: a reference to it (``from safetensors.torch import
@@ -20,7 +20,6 @@ from typing import Any
 from zerocopy import environment
 from zerocopy.process import import_hook, interrupts, torch_compiler
 from zerocopy.process.replacements import Replacements, lock
-from zerocopy.share import role
 from zerocopy.share.patches import route
 from zerocopy.share.patches.targets import Target, known_targets, targets_in
 
@@ -32,14 +31,14 @@ _save_guard = contextlib.ExitStack()  # over torch.save
 
 
 def patch_all(config: str | os.PathLike[str] | None = None) -> None:
-    """Let the loading functions of known libraries take models from the model server, until :func:`unpatch_all`.
+    """Let the loading functions of known libraries return kept results, until :func:`unpatch_all`.
 
     They are: ``from_pretrained`` of transformers' models, tokenizers and processors, and ``pipeline``; of diffusers
     ``from_pretrained`` of models, pipelines and schedulers, and ``from_single_file``;
     ``open_clip.create_model_and_transforms``; torchvision's ``vgg16`` and ``vgg19``; ``torch.load``,
     ``torch.jit.load`` and ``safetensors.torch.load_file``. A call of one goes to :func:`zerocopy.share.load` with the
-    arguments as they are. If the server cannot give a result, the original function is called, and the logger
-    "zerocopy" says why in one line.
+    arguments as they are. Where nothing is kept that holds, the original function is called, its result is the
+    program's own, and a copy is kept for the next program. Nothing waits, and nothing fails for the cache.
 
     Nothing is imported for it: a library is patched as soon as the program imports it. Calling it again
     changes nothing, apart from what a configuration adds. ``torch.save`` to a path whose file is mapped by any process
@@ -71,7 +70,7 @@ def patch_all(config: str | os.PathLike[str] | None = None) -> None:
     True
     """
     known, further = known_targets(), targets_in(config) if config is not None else []
-    if environment.is_disabled() or role.is_worker():
+    if environment.is_disabled():
         return
     torch_compiler.skip("zerocopy.share")
     with interrupts.deferred():
@@ -179,7 +178,7 @@ class _Here:
 
 
 def _bound(target: Target, replacement: Any, cls: type) -> Any:
-    """Return a class method as one would name it: a loader process looks it up again, and finds the original."""
+    """Return a class method as one would name it: its key has the name."""
     if inspect.getattr_static(cls, target.name, None) is replacement:
         return getattr(cls, target.name)
     return route.Inherited(target, cls)  # the class has one of its own, which has called this one

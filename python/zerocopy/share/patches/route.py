@@ -1,23 +1,17 @@
-"""One call of a patched function: the model server's, or the original's."""
+"""One call of a patched function: a kept result, or the original's."""
 
 from __future__ import annotations
 
 import importlib
-import logging
 import os
 import threading
 from collections.abc import Callable
 from typing import Any
 
-from zerocopy.errors import UnsupportedError
 from zerocopy.process import torch_compiler
-from zerocopy.share.client import api
-from zerocopy.share.errors import RunHere, ServerError
 from zerocopy.share.patches.targets import Target
 
 Function = Callable[..., Any]
-
-log = logging.getLogger("zerocopy")
 
 
 class _Here(threading.local):
@@ -30,7 +24,7 @@ _here = _Here()
 
 
 def is_ours(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether a call may go to the server."""
+    """Return whether a call may be answered from the cache."""
     if _here.is_calling:
         return False
     file = args[0] if args else kwargs.get("f", kwargs.get("filename"))
@@ -38,7 +32,7 @@ def is_ours(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bo
 
 
 def call(function: Function, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return what the server has, or what the original returns where it has nothing to give.
+    """Return a kept result, or what the original returns.
 
     Parameters
     ----------
@@ -47,17 +41,11 @@ def call(function: Function, original: Function, args: tuple[Any, ...], kwargs: 
     original : callable
         The replaced function.
     """
+    from zerocopy.share import loading  # which needs torch
+
     _here.is_calling = True
     try:
-        try:
-            return torch_compiler.untraced(api.load_strictly)(function, args, kwargs)
-        except (RunHere, ServerError, UnsupportedError) as error:
-            from zerocopy.share.client.calls import name_of  # which needs torch
-
-            level = logging.INFO if isinstance(error, RunHere) and error.is_usual else logging.WARNING
-            log.log(level, "%s is called here, not by the model server: %s", name_of(function), error)
-        # Not in the handler: what the original raises would have our exception as its context.
-        return original(*args, **kwargs)
+        return torch_compiler.untraced(loading.load_as_program)(function, original, args, kwargs)
     finally:
         _here.is_calling = False
 

@@ -1,0 +1,28 @@
+// Compares paths with what was known of them. All paths are given at once, so that a check of a
+// kept result costs one system call a path.
+#pragma once
+
+#include <sys/types.h>
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace zerocopy {
+
+struct KnownPath {
+  enum class Kind : std::uint8_t { file, missing, folder, listed };
+
+  std::string path;
+  Kind kind;
+  // Device, inode, size, and the times of the last change of content and of inode in nanoseconds.
+  // Of a listed folder the size does not count.
+  std::array<std::int64_t, 5> identity;
+};
+
+// Returns the numbers of the paths that are not as they were known. Device numbers can differ
+// after a boot, so they count only `within_boot`.
+std::vector<std::size_t> changed_paths(const std::vector<KnownPath>& known, bool within_boot);
+
+}  // namespace zerocopy

@@ -1,0 +1,190 @@
+"""One kept result: a file, which is renamed into place when it is whole. Its name never changes.
+
+    ├─ prefix ─┼─ head: JSON ─┼─ mappings ─┼─ storages ─┼─ pickle ─┼─ skeleton ─┼─ span ─┼─ span ─┤
+               └───────────── the checksum of the prefix is over these ─────────┘
+
+``objects/publish.py`` has the layout behind the head. A file is trusted within the boot in which it was written, and
+later if it has been synced since: its time of modification then is what the head says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import struct
+import time
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Self
+
+from zerocopy import _core
+from zerocopy.share.conditions.file_identity import Identity, boot
+
+_MAGIC = b"zerocopy share 3"
+#: Magic, checksum, bytes of the head, bytes behind it that the checksum covers, bytes of the whole file.
+_PREFIX = struct.Struct("=16sIIQQ")
+ALIGNMENT = 64
+_FIRST_READ = 1 << 15
+_SETTLED_SECONDS = 60.0  # after so long the system has written a file to the disk by itself
+
+
+class Part(NamedTuple):
+    """Bytes of another file that an entry's storages lie in: its path, its identity, and where.
+
+    Another entry has a path that is not absolute, ``KEY/ID``, and no identity.
+    """
+
+    path: str
+    identity: Identity | tuple[()]
+    offset: int
+    size: int
+
+
+class Entry:
+    """An entry that is open. Close it.
+
+    Attributes
+    ----------
+    path : str
+        The file.
+    head : dict
+        The description of the result, as `Cache.write` got it.
+    descriptor : int
+        The open file.
+    base : int
+        Where what is behind the head begins.
+    size : int
+        Bytes behind the head.
+    used : float
+        When it was last taken.
+    """
+
+    def __init__(self, path: str, descriptor: int, status: os.stat_result) -> None:
+        self.path, self.descriptor, self.used = path, descriptor, status.st_atime
+        self._status = status
+        content = os.pread(descriptor, _FIRST_READ, 0)
+        if len(content) < _PREFIX.size:
+            raise ValueError("it is cut")
+        magic, checksum, head, covered, size = _PREFIX.unpack_from(content)
+        self.base = aligned(_PREFIX.size + head)
+        if magic != _MAGIC or size != status.st_size or self.base + covered > size:
+            raise ValueError(f"expected {size} bytes of an entry, found {status.st_size}")
+        if len(content) < self.base + covered:
+            content += os.pread(descriptor, self.base + covered - len(content), len(content))
+        if _core.crc32(memoryview(content)[_PREFIX.size : self.base + covered]) != checksum:
+            raise ValueError("its checksum is another one")
+        self.size = size - self.base
+        self.head: dict[str, Any] = json.loads(content[_PREFIX.size : _PREFIX.size + head])
+
+    @property
+    def id(self) -> str:
+        """The name of the entry, which no other has."""
+        return os.path.basename(self.path)  # noqa: PTH119
+
+    @property
+    def key(self) -> str:
+        """The key of its call."""
+        return os.path.basename(os.path.dirname(self.path))  # noqa: PTH119, PTH120
+
+    @property
+    def parts(self) -> list[Part]:
+        """The other files that it refers to."""
+        return [Part(path, tuple(identity), *at) for path, identity, *at in self.head["parts"]]
+
+    @property
+    def references(self) -> list[str]:
+        """The other entries that it refers to, as ``KEY/ID``, and files."""
+        return [*(part.path for part in self.parts), *self.head["arguments"]]
+
+    @property
+    def is_trusted(self) -> bool:
+        """Return whether all of its bytes have surely been written."""
+        return self._is_synced or self.head["boot"] == boot()
+
+    @property
+    def _is_synced(self) -> bool:
+        return bool(self._status.st_mtime_ns == self.head["created"])
+
+    def note_use(self) -> None:
+        """Note that it is taken now, and that it is on the disk once the system has written it by itself."""
+        with contextlib.suppress(OSError):
+            now = time.time_ns()
+            if not self._is_synced and now - self.head["created"] > _SETTLED_SECONDS * 1e9:
+                sync(self.path, self.descriptor)
+            elif now - self._status.st_atime_ns > 1e9:
+                os.utime(self.path, ns=(now, self._status.st_mtime_ns))
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self.descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def sync(path: str, descriptor: int) -> None:
+    """Wait until an entry is on the disk, and mark it so."""
+    os.fdatasync(descriptor)
+    head = os.pread(descriptor, _FIRST_READ, 0)
+    found = re.search(rb'"created":(\d+)', head)
+    if found is not None:
+        os.utime(path, ns=(time.time_ns(), int(found[1])))
+
+
+_ENTRY = re.compile(r".*/results/([0-9a-f]{40}/[0-9a-f]{20})")
+
+
+def name_of_entry(path: str) -> str | None:
+    """Return what an entry's file is called in its cache, or None for other files."""
+    found = _ENTRY.fullmatch(path)
+    return None if found is None else found[1]
+
+
+class Writing:
+    """An entry that is about to be written.
+
+    Parameters
+    ----------
+    head : dict
+        The description of the result.
+    now : str
+        The boot of the machine.
+    covered, size : int
+        Bytes behind the head: those that the checksum covers, and all.
+    """
+
+    def __init__(self, head: dict[str, Any], now: str, covered: int, size: int) -> None:
+        head = {"created": time.time_ns(), "boot": now, **head}
+        self._text = json.dumps(head, separators=(",", ":")).encode()
+        self._base, self._covered = aligned(_PREFIX.size + len(self._text)), covered
+        self.size = self._base + size
+
+    def write(self, descriptor: int, contents: Iterable[tuple[int, Any]]) -> None:
+        """Write what is behind the head, given with where it begins, and then all before it."""
+        base, covered = self._base, self._covered
+        beginning = bytearray(base + covered)
+        beginning[_PREFIX.size : _PREFIX.size + len(self._text)] = self._text
+        for offset, piece in contents:
+            if offset < covered:
+                beginning[base + offset : base + offset + len(piece)] = piece
+            else:
+                _write_at(descriptor, memoryview(piece).cast("B"), base + offset)
+        checksum = _core.crc32(memoryview(beginning)[_PREFIX.size :])
+        _PREFIX.pack_into(beginning, 0, _MAGIC, checksum, len(self._text), covered, self.size)
+        os.ftruncate(descriptor, self.size)
+        _write_at(descriptor, memoryview(beginning), 0)
+
+
+def _write_at(descriptor: int, content: memoryview, offset: int) -> None:
+    done = 0
+    while done < content.nbytes:
+        done += os.pwrite(descriptor, content[done : done + (1 << 30)], offset + done)
+
+
+def aligned(size: int) -> int:
+    """Return a size with what is needed to align what comes next."""
+    return -(-size // ALIGNMENT) * ALIGNMENT

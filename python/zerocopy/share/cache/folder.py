@@ -1,0 +1,309 @@
+"""The folder of kept results: whose it is, and how entries are found, written and evicted: ``results/KEY/ID``."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import errno
+import functools
+import logging
+import os
+import secrets
+import stat
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from zerocopy.errors import CacheError
+from zerocopy.share.cache import entries, locks
+from zerocopy.share.cache.entries import Entry, Part
+from zerocopy.share.conditions.file_identity import boot, identity, is_same
+
+MAX_ENTRIES = 8  # of one key
+_DAY = 86400.0
+_SWEEP_SECONDS = 60.0
+_MAX_SYNCED_AT_EXIT = 1 << 26
+_DEFAULT_LIMIT = 1 << 36
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+_log = logging.getLogger("zerocopy")
+
+
+def default_folder() -> Path:
+    """Return ``ZEROCOPY_CACHE``, or ``zerocopy`` in the user's folder of caches."""
+    named = os.environ.get("ZEROCOPY_CACHE")
+    if named:
+        return Path(named).absolute()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base and base.startswith("/") else Path.home() / ".cache") / "zerocopy"
+
+
+def parsed_bytes(given: str, name: str) -> int | None:
+    """Return a number of bytes, which may have K, M, G or T behind it; None for no text. `name` is who gave it."""
+    text = given.strip().upper().removesuffix("B").removesuffix("I")
+    if not text:
+        return None
+    number, unit = (text[:-1], text[-1]) if text[-1] in _UNITS else (text, "")
+    if not (number.isascii() and number.isdigit()):
+        raise ValueError(f"{name} must be a number of bytes, not {given!r}")
+    return int(number) * _UNITS[unit]
+
+
+class Cache:
+    """The folder of kept results.
+
+    Parameters
+    ----------
+    folder : Path
+        Where it is.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._results = f"{folder}/results"
+
+    def prepare(self) -> None:
+        """Make the folder. ``CacheError`` if others may write to it, ``OSError`` if it cannot be made."""
+        with contextlib.suppress(FileExistsError):
+            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(mode=0o700)
+        require_private(str(self.folder))
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(self._results, 0o700)  # noqa: PTH102
+
+    # ---------------------------------------------------------------------------------- entries
+
+    def of_key(self, key: str) -> Iterator[Entry]:
+        """Yield the entries of a key that are whole, the last used first. The caller closes what it takes."""
+        folder = f"{self._results}/{key}"
+        try:
+            names = [name for name in os.listdir(folder) if name[0] != "."]  # noqa: PTH208
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        paths = [f"{folder}/{name}" for name in names]
+        for path in paths if len(paths) < 2 else sorted(paths, key=_atime, reverse=True):
+            entry = self.opened(path)
+            if entry is not None and entry.is_trusted:
+                yield entry
+            elif entry is not None:
+                entry.close()
+
+    def by_id(self, key: str, wanted: str) -> Entry | None:
+        """Return one entry, or None if it is not there any more."""
+        return self.opened(f"{self._results}/{key}/{wanted}")
+
+    def open_part(self, part: Part, within_boot: bool) -> int | None:
+        """Return a descriptor of a file that an entry refers to, or None if it is another file now."""
+        path = part.path if part.path.startswith("/") else f"{self._results}/{part.path}"
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError:
+            return None
+        status = os.fstat(descriptor)
+        if part.identity:
+            is_right = is_same(part.identity, identity(status), within_boot)
+        else:
+            is_right = status.st_uid == os.geteuid() and not status.st_mode & 0o022
+        if is_right and part.offset + part.size <= status.st_size:
+            return descriptor
+        os.close(descriptor)
+        return None
+
+    def opened(self, path: str) -> Entry | None:
+        """Return an entry, or None if it is not there or damaged. A damaged one is removed, with one log line."""
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            return None
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+                raise ValueError("it belongs to another user, or others may write to it")
+            return Entry(path, descriptor, status)
+        except (ValueError, KeyError, OSError) as error:
+            os.close(descriptor)
+            _log.warning("%s: the kept result is damaged, and is computed anew: %s", path, error)
+            _unlink(path)
+            return None
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Yield all entries. Each is open until the next one."""
+        for path, _ in self._files():
+            entry = self.opened(path)
+            if entry is not None:
+                with entry:
+                    yield entry
+
+    def _files(self) -> Iterator[tuple[str, os.stat_result]]:
+        """Yield the paths of all entries."""
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(self._results) as keys:
+            for key in keys:
+                with contextlib.suppress(OSError), os.scandir(key.path) as found:
+                    for entry in found:
+                        yield entry.path, entry.stat(follow_symlinks=False)
+
+    # ---------------------------------------------------------------------------------- writing
+
+    def write(
+        self, key: str, head: dict[str, Any], covered: int, size: int, contents: Iterable[tuple[int, Any]]
+    ) -> Entry:
+        """Write an entry and return it.
+
+        Parameters
+        ----------
+        key : str
+            Of its call.
+        head : dict
+            The description of the result.
+        covered, size : int
+            Bytes behind the head: those that the checksum covers, and all.
+        contents : iterable of (int, buffer)
+            Those bytes, and where they begin. All that are covered come first.
+        """
+        begun = entries.Writing(head, boot(), covered, size)
+        self._make_room(begun.size, key)
+        folder = f"{self._results}/{key}"
+        name = secrets.token_hex(10)
+        part, path = f"{folder}/.{name}", f"{folder}/{name}"
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o700)  # noqa: PTH102
+        descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400)
+        try:
+            begun.write(descriptor, contents)
+            os.rename(part, path)  # noqa: PTH104
+            entry = Entry(path, descriptor, os.fstat(descriptor))
+        except BaseException:
+            os.close(descriptor)
+            _unlink(part)
+            raise
+        if begun.size <= _MAX_SYNCED_AT_EXIT:
+            _written.append(path)
+        return entry
+
+    def lock(self, key: str) -> AbstractContextManager[bool]:
+        """Hold the lock of a key within a block, and tell whether another thread or process had it meanwhile."""
+        return locks.held(str(self.folder), key)
+
+    def limit(self, own: int) -> int:
+        """Return how many bytes entries may take, if they take `own` now."""
+        given = parsed_bytes(os.environ.get("ZEROCOPY_MAX_BYTES", ""), "ZEROCOPY_MAX_BYTES")
+        if given is not None:
+            return given
+        disk = os.statvfs(self.folder)
+        return min(_DEFAULT_LIMIT, (disk.f_bavail * disk.f_frsize + own) // 10)
+
+    def _make_room(self, size: int, key: str) -> None:
+        """Remove what has not been used for longest until so much fits. ``OSError`` if it cannot fit."""
+        siblings = sorted(self._paths_of(key), key=_atime)
+        for path in siblings[: max(len(siblings) - MAX_ENTRIES + 1, 0)]:
+            self.remove([path])
+        if size < 1 << 20 and not self._is_time_to_sweep():
+            return
+        files = {}
+        for path, status in self._files():
+            if os.path.basename(path)[0] != ".":  # noqa: PTH119
+                files[path] = status
+            elif status.st_mtime < time.time() - _DAY:  # of a process that was killed
+                _unlink(path)
+        taken = sum(status.st_blocks * 512 for status in files.values())
+        limit = self.limit(taken)
+        if size > limit:
+            why = f"{size} bytes do not fit: results may take {limit} (ZEROCOPY_MAX_BYTES)"
+            raise OSError(errno.ENOSPC, why)
+        left = sorted(files, key=lambda path: files[path].st_atime_ns)
+        while left and taken + size > limit:
+            gone = self.remove([left[0]])
+            taken -= sum(files[path].st_blocks * 512 for path in gone if path in files)
+            left = [path for path in left[1:] if path not in gone]
+
+    def _paths_of(self, key: str) -> list[str]:
+        folder = f"{self._results}/{key}"
+        with contextlib.suppress(OSError):
+            return [f"{folder}/{name}" for name in os.listdir(folder) if name[0] != "."]  # noqa: PTH208
+        return []
+
+    def _is_time_to_sweep(self) -> bool:
+        stamp = f"{self.folder}/swept"
+        with contextlib.suppress(FileNotFoundError):
+            if abs(time.time() - os.stat(stamp).st_mtime) < _SWEEP_SECONDS:  # noqa: PTH116
+                return False
+        with open(stamp, "wb", opener=functools.partial(os.open, mode=0o600)):
+            os.utime(stamp)
+        return True
+
+    def remove(self, paths: list[str]) -> set[str]:
+        """Remove entries, and those that refer to them. Processes that map them keep what they have."""
+        gone = set(paths)
+        for path in paths:
+            _unlink(path)
+        names = {entries.name_of_entry(path) for path in gone}
+        found = [entry.path for entry in self if not names.isdisjoint(entry.references)]
+        gone |= self.remove(found) if found else set()
+        for folder in {os.path.dirname(path) for path in paths}:  # noqa: PTH120
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)  # noqa: PTH106
+        return gone
+
+
+# ------------------------------------------------------------------------------------ the folder
+
+
+@functools.lru_cache(maxsize=16)
+def _are_safe_above(folder: str, _: int) -> bool:
+    """Return whether nobody else can put another folder in the place of this one."""
+    for parent in Path(folder).resolve().parents:
+        status = parent.stat()
+        is_open = status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX
+        if is_open or status.st_uid not in (0, os.geteuid()):
+            return False
+    return True
+
+
+def require_private(folder: str) -> None:
+    """Raise ``CacheError`` unless a folder is this user's, and only this user may write there."""
+    status = os.stat(folder)  # noqa: PTH116
+    if not stat.S_ISDIR(status.st_mode):
+        raise CacheError(f"{folder}: expected a folder for results")
+    if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
+        raise CacheError(
+            f"{folder} is of user {status.st_uid} and mode {stat.S_IMODE(status.st_mode):o}: the folder of results "
+            "must be yours alone (mode 700); ZEROCOPY_CACHE names another one"
+        )
+    if not _are_safe_above(folder, status.st_ino):
+        raise CacheError(
+            f"{folder} is in a folder that others may write to; ZEROCOPY_CACHE names another one"
+        )
+
+
+def _atime(path: str) -> int:
+    try:
+        return os.stat(path).st_atime_ns  # noqa: PTH116
+    except OSError:
+        return 0
+
+
+def _unlink(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)  # noqa: PTH108
+
+
+# ------------------------------------------------------------------------------------ at exit
+
+_written: list[str] = []
+
+
+def _sync_written() -> None:
+    """Have small results of this process survive a crash of the machine."""
+    for path in _written:
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                entries.sync(path, descriptor)
+            finally:
+                os.close(descriptor)
+
+
+atexit.register(_sync_written)
+os.register_at_fork(after_in_child=_written.clear)

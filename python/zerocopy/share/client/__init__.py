@@ -1,1 +1,0 @@
-"""The calling process: its calls, its connection, its results."""

@@ -1,0 +1,81 @@
+"""The warnings and log records of a call, noted while it runs and said again when its result is taken."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+_MAX_NOTED = 200
+_FIELDS = ("name", "levelno", "pathname", "lineno", "funcName")
+
+
+class Messages:
+    """Warnings and log records of a call within a block.
+
+    Attributes
+    ----------
+    warnings : list
+        Of each warning the module and name of its class, its text, file and line.
+    records : list
+        Of each log record from WARNING up the values of `_FIELDS`, and its text.
+    """
+
+    def __init__(self) -> None:
+        self.warnings: list[list[Any]] = []
+        self.records: list[list[Any]] = []
+
+    @contextlib.contextmanager
+    def heard(self) -> Iterator[None]:
+        """Note what is said within a block. All of it goes where it goes anyway."""
+        show, handle = warnings.showwarning, logging.Logger.callHandlers
+
+        def showwarning(
+            message: Any, category: Any, filename: str, lineno: int, *rest: Any, **more: Any
+        ) -> None:
+            if len(self.warnings) < _MAX_NOTED:
+                names = category.__module__, category.__qualname__
+                self.warnings.append([*names, str(message), filename, lineno])
+            show(message, category, filename, lineno, *rest, **more)
+
+        def call_handlers(logger: logging.Logger, record: logging.LogRecord) -> None:
+            is_ours = record.name.partition(".")[0] == "zerocopy"
+            if record.levelno >= logging.WARNING and not is_ours and len(self.records) < _MAX_NOTED:
+                with contextlib.suppress(Exception):  # arguments that do not fit: the handlers say so
+                    values = [getattr(record, field) for field in _FIELDS]
+                    self.records.append([*values, record.getMessage()])
+            handle(logger, record)
+
+        warnings.showwarning = showwarning
+        logging.Logger.callHandlers = call_handlers  # type: ignore[method-assign, assignment]
+        try:
+            yield
+        finally:
+            # A block of the program's own may have put its function there meanwhile.
+            if warnings.showwarning is showwarning:
+                warnings.showwarning = show
+            if logging.Logger.callHandlers is call_handlers:
+                logging.Logger.callHandlers = handle  # type: ignore[method-assign]
+
+
+def say_again(said: Sequence[Sequence[Any]], records: Sequence[Sequence[Any]]) -> None:
+    """Issue the warnings of an earlier call, and hand its log records to their loggers."""
+    for module, name, text, filename, lineno in said:
+        category = getattr(sys.modules.get(module), name, UserWarning)
+        owner = next(
+            (each for each in list(sys.modules.values()) if getattr(each, "__file__", None) == filename), None
+        )
+        registry = None if owner is None else vars(owner).setdefault("__warningregistry__", {})
+        warnings.warn_explicit(text, category, filename, lineno, getattr(owner, "__name__", None), registry)
+    for *values, text in records:
+        fields = dict(zip(_FIELDS, values, strict=True))
+        logger = logging.getLogger(fields["name"])
+        if logger.isEnabledFor(fields["levelno"]):
+            where = fields["pathname"], fields["lineno"]
+            record = logger.makeRecord(
+                logger.name, fields["levelno"], *where, text, (), None, fields["funcName"]
+            )
+            logger.handle(record)

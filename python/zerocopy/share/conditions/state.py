@@ -1,0 +1,107 @@
+"""The settings of torch and Python that decide what a call returns: conditions of its result.
+
+Under some modes (fake tensors, skipped data, ...) nothing is kept and nothing is taken: `why_plain` names them.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from typing import Any
+
+import torch
+
+from zerocopy import _torch
+from zerocopy._torch import context, safe_globals
+from zerocopy.loading.objects import user_globals
+from zerocopy.share.conditions import namespaces
+
+# Functions that libraries replace to make modules without memory.
+_OF_MODULES = ("register_parameter", "register_buffer")
+_OF_TORCH = ("empty", "zeros", "ones", "full")
+_DENORMAL = 5e-324  # one flag of the processor decides for torch and for Python whether it counts as zero
+
+
+def why_plain() -> str:
+    """Return which state of this thread keeps calls from being shared, or an empty string."""
+    modes = _function_modes()
+    if modes:
+        return f"a torch function mode is active ({type(modes[-1]).__name__})"
+    for name in _OF_MODULES:
+        if getattr(torch.nn.Module, name).__module__ != "torch.nn.modules.module":
+            return f"torch.nn.Module.{name} is replaced"
+    for name in _OF_TORCH:
+        if type(getattr(torch, name)) is not types.BuiltinFunctionType:
+            return f"torch.{name} is replaced"
+    if context.has_registration_hooks():
+        return "torch has global hooks for what modules register"
+    if not context.maps_privately():
+        return "torch.load maps files shared"
+    return context.why_load_is_special(None)
+
+
+def _function_modes() -> list[Any]:
+    """Return the active modes but those of torch.set_default_device, which `state` has."""
+    return [mode for mode in context.function_modes() if type(mode).__name__ != "DeviceContext"]
+
+
+def state() -> dict[str, Any]:
+    """Return settings of torch and Python that change results."""
+    found: dict[str, Any] = {
+        "dtype": str(torch.get_default_dtype()).rpartition(".")[2],
+        "device": "cpu",
+        "grad": torch.is_grad_enabled(),
+        "inference": torch.is_inference_mode_enabled(),
+        "deterministic": [
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        ],
+        "matmul": torch.get_float32_matmul_precision(),
+        "flush denormal": _DENORMAL * 1.0 == 0.0,
+        "quantized engine": torch.backends.quantized.engine,
+        "mkldnn": context.uses_mkldnn(),
+        "autocast": _autocast(),
+        "optimize": sys.flags.optimize,
+    }
+    # To ask for the device imports the module that setting it has imported.
+    if "torch.utils._device" in sys.modules and hasattr(torch, "get_default_device"):
+        found["device"] = str(torch.get_default_device())
+    return found
+
+
+def _autocast() -> str | None:
+    """Return the dtype that autocast converts to on the CPU; None where it is off."""
+    if hasattr(torch, "get_autocast_dtype"):
+        dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+    else:  # before 2.4
+        dtype = torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None
+    return None if dtype is None else str(dtype).rpartition(".")[2]
+
+
+def extensions() -> list[Any]:
+    """Return what the program has added to loading: globals of torch and of zerocopy, and packages of torch."""
+    ours = [entry for entry in safe_globals.registered() if not _is_torchs(entry)]
+    packages = [
+        entry for entry in _torch.registered_packages() if not all(_is_torchs(item) for item in entry[1:])
+    ]
+    return [sorted(ours, key=_name_of), list(user_globals.given()), packages]
+
+
+def digest() -> str:
+    """Return a digest of all of it."""
+    added = extensions()
+    return namespaces.digest_of([state(), added if any(added) else None])
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_torchs(entry: Any) -> bool:
+    """Return whether torch itself added an entry: its public classes are for programs to add."""
+    function = getattr(entry, "func", entry)
+    module = str(getattr(function, "__module__", ""))
+    return module.startswith(("torch._", "torch.distributed.", "torch.nested.", "torch.serialization"))
+
+
+def _name_of(entry: Any) -> str:
+    thing = entry[0] if isinstance(entry, tuple) else entry
+    return f"{getattr(thing, '__module__', '')}.{getattr(thing, '__qualname__', '')} {entry!r:.200}"

@@ -1,0 +1,231 @@
+"""Make a call in this process, record what it depends on, and keep what it returns."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import operator
+import os
+import secrets
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils.hooks import RemovableHandle
+
+from zerocopy import patching
+from zerocopy._native import _C
+from zerocopy.errors import UnsupportedError
+from zerocopy.process import interrupts, replacements
+from zerocopy.saving.mapped_files import MappedFiles
+from zerocopy.share import call, call_options, earlier
+from zerocopy.share.cache.entries import Entry
+from zerocopy.share.cache.folder import Cache
+from zerocopy.share.conditions import generators, recorder
+from zerocopy.share.conditions.file_identity import boot
+from zerocopy.share.conditions.hashes import Hashes
+from zerocopy.share.objects import fingerprint, publish, serialized
+
+_log = logging.getLogger("zerocopy")
+_Args = tuple[Any, ...]
+
+
+class Computation:
+    """A call that is made here and recorded."""
+
+    def __init__(
+        self, cache: Cache, known_call: call.Call, known: earlier.References, is_patched: bool
+    ) -> None:
+        self._cache, self._call, self._known = cache, known_call, known
+        self._name, self._is_patched = known_call.name, is_patched
+        self._is_seeded = call_options.current().generators
+
+    def result(self, function: Any, args: _Args, kwargs: dict[str, Any]) -> Any:
+        """Make the call, keep what it returns, and return it: a patched function its own object, others a copy."""
+        arguments = _Arguments(args, kwargs, self._known)
+        begun = time.monotonic()
+        with (
+            _loaders_that_map(),
+            recorder.Recording(self._call.paths, self._call.modules, str(self._cache.folder)) as recording,
+            generators.Use() as use,
+            Hashes() as noted,
+            _hooks_of_their_own_numbers(),
+        ):
+            result = _mapping(function)(*args, **kwargs)
+        note = f"it uses random numbers ({', '.join(use.names)})" if use.names else ""
+        try:
+            with interrupts.deferred():
+                head = self._head(time.monotonic() - begun, note or arguments.why_plain(result), use.names)
+                return self._kept(result, head, recording, arguments, noted)
+        except (UnsupportedError, OSError) as error:
+            _log.warning("%s: the result is not kept: %s", self._name, error)
+        except Exception as error:  # a program never fails for the cache
+            if not self._is_patched:
+                raise
+            _log.warning("%s: the result is not kept: %s", self._name, error)
+            _log.debug("%s", traceback.format_exc())
+        return result
+
+    def _head(self, seconds: float, note: str, random: list[str]) -> dict[str, Any]:
+        """Return what an entry says of the call. The note is why a program has to make the call itself."""
+        return {
+            "what": self._name,
+            "seconds": seconds,
+            "note": note,
+            "random": random,
+            "generators": generators.as_body(generators.states()) if self._is_seeded else None,
+            "arguments": list(self._known.entries),
+            "layout": None,
+            "parts": [],
+        }
+
+    def _kept(
+        self,
+        result: Any,
+        head: dict[str, Any],
+        recording: recorder.Recording,
+        arguments: _Arguments,
+        noted: Hashes,
+    ) -> Any:
+        """Write an entry, and return what the caller gets."""
+        if head["note"] and self._is_patched:  # so that the next program does not try
+            _log.info("%s is called here, and nothing is kept: %s", self._name, head["note"])
+            self._write(head, recording, None)
+            return result
+        for is_plain in (True, False):
+            with MappedFiles() as mapped:
+                unchanged = arguments.unchanged(mapped)
+                plan = publish.plan_of(result, mapped, unchanged, noted, is_plain)
+                entry = None if plan is None else self._write(head, recording, plan)
+            if entry is not None:
+                with contextlib.suppress(*[Exception] * is_plain):  # Python's unpickler has another way
+                    return self._tried(entry, result)
+            elif plan is not None:
+                return result
+        return result
+
+    def _tried(self, entry: Entry, result: Any) -> Any:
+        """Rebuild the result from its entry, and return what the caller gets."""
+        try:
+            with entry:
+                kept = attached(self._cache, entry, self._known.arguments)
+        except Exception:
+            self._cache.remove([entry.path])
+            raise
+        _log.debug("%s: kept as %s", self._name, entry.id)
+        given = result if self._is_patched else kept
+        earlier.note(given, f"{entry.key}/{entry.id}", is_own=self._is_patched)
+        return given
+
+    def _write(
+        self, head: dict[str, Any], recording: recorder.Recording, plan: publish.Plan | None
+    ) -> Entry | None:
+        """Write an entry, or return None if the result must not be kept."""
+        conditions, doubt = recording.conditions(plan.pickles if plan else ())
+        if conditions.unseen and call_options.current().unseen == "refuse":
+            doubt = f"it may depend on something unseen ({'; '.join(conditions.unseen)})"
+        if doubt:
+            _log.info("%s: the result is not kept: %s", self._name, doubt)
+            return None
+        head |= {
+            "conditions": vars(conditions),
+            "warnings": recording.messages.warnings,
+            "records": recording.messages.records,
+        }
+        if plan is None:
+            self._cache.write(self._call.key, head, 0, 0, ()).close()
+            return None
+        head["layout"] = plan.layout
+        head["parts"] = [
+            [part.path, part.identity, part.offset, part.size]
+            for part in (each.named() for each in plan.parts)
+        ]
+        return self._cache.write(self._call.key, head, plan.covered, plan.size, plan.contents())
+
+
+class _Arguments:
+    """The arguments of a call: whether it leaves them as they are."""
+
+    def __init__(self, args: _Args, kwargs: dict[str, Any], known: earlier.References) -> None:
+        self._all = args, list(kwargs.values())
+        self._mutable = call.mutable([*args, *kwargs.values()])
+        # The caller gets its own object where an earlier result is part of the result.
+        self._own = [value for value in self._mutable if not any(value is each for each in known.arguments)]
+        self._earlier = known.arguments
+        with MappedFiles() as mapped:
+            self._before = fingerprint.described(self._all, mapped) if self._mutable else None
+            self._states = [fingerprint.described(value, mapped) for value in self._earlier]
+
+    def why_plain(self, result: Any) -> str:
+        """Return why a program has to make the call itself, or an empty string."""
+        if self._before is not None:
+            with MappedFiles() as mapped:
+                if fingerprint.described(self._all, mapped) != self._before:
+                    return "it changes its arguments"
+        if self._own and fingerprint.has_any(result, self._own):
+            return "its result has an argument in it"
+        return ""
+
+    def unchanged(self, mapped: MappedFiles) -> dict[int, Any]:
+        """Return the earlier results that the call has left as they were: the caller has them."""
+        return {
+            number: value
+            for number, (value, before) in enumerate(zip(self._earlier, self._states, strict=True))
+            if fingerprint.are_same(before, fingerprint.described(value, mapped))
+        }
+
+
+def attached(cache: Cache, entry: Entry, arguments: list[Any]) -> Any:
+    """Return the object of an entry, over its file and others. ``LookupError`` if one of these is another file now."""
+    layout = entry.head["layout"]
+    within_boot = entry.head["boot"] == boot()
+    parts = [(entry.descriptor, entry.base, entry.size)]
+    opened: list[int] = []
+    try:
+        for part in entry.parts:
+            descriptor = cache.open_part(part, within_boot)
+            if descriptor is None:
+                raise LookupError(f"{part.path} is another file now")
+            opened.append(descriptor)
+            parts.append((descriptor, part.offset, part.size))
+        tables = tuple(layout["mappings"]), tuple(layout["storages"]), tuple(layout["pickle"])
+        archive = _C.Archive.open_published(parts, *tables)
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+    where = layout["skeleton"]
+    skeleton = None if where is None else os.pread(entry.descriptor, where[1], entry.base + where[0])
+    with interrupts.allowed():
+        return serialized.build(archive, skeleton, arguments)
+
+
+@contextlib.contextmanager
+def _loaders_that_map() -> Iterator[None]:
+    """Have loaders map files within a block, so that what they return need not be written again."""
+    # To import safetensors takes longer than most calls.
+    with patching.patched(safetensors="safetensors.torch" in sys.modules):
+        yield
+
+
+@contextlib.contextmanager
+def _hooks_of_their_own_numbers() -> Iterator[None]:
+    """Have hooks get numbers within a block that hooks of other processes do not get: modules keep hooks by these."""
+    before = RemovableHandle.next_id
+    RemovableHandle.next_id = secrets.randbits(62)
+    try:
+        yield
+    finally:
+        RemovableHandle.next_id = before
+
+
+def _mapping(function: Any) -> Any:
+    """Return the loader that maps in the place of a function, if there is one."""
+    plain = replacements.original(function)
+    module = sys.modules.get(getattr(plain, "__module__", None) or "")
+    try:
+        found = operator.attrgetter(plain.__qualname__)(module)
+    except (AttributeError, TypeError):
+        return function
+    return found if found is not function and replacements.original(found) is plain else function

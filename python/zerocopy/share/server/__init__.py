@@ -1,1 +1,0 @@
-"""The process that keeps results, and starts workers."""

@@ -1,1 +1,0 @@
-"""The process that makes one call and publishes its result."""
