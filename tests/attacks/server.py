@@ -23,7 +23,6 @@ from typing import Any
 
 import assembler
 import legacy_files
-import tar_files
 import torch
 from equality import assert_same
 from sanitizer import SANITIZED
@@ -124,7 +123,7 @@ def warm_up(path: Path) -> None:
     files = [assembler.checkpoint(), legacy, assembler.checkpoint(mkdir), legacy[:-1], b"nothing"]
     named = [assembler.name("collections", "deque"), legacy_files.tensor()]  # a global that takes trust
     files += [hdf5.hdf5(hdf5.attributed)]  # takes h5py
-    trusted = [legacy_files.checkpoint(named), tar_files.checkpoint()]
+    trusted = [legacy_files.checkpoint(named)]
     for data in files + trusted:
         path.write_bytes(data)
         for load in (zerocopy.load, torch.load):

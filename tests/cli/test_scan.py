@@ -139,7 +139,6 @@ UNSAFE = {
     "legacy keys": (legacy_files.checkpoint(keys=code([RUN])), "posix.system"),
     "legacy module id": (legacy_files.checkpoint(persistent("module", None, "a.py", "x = 1")), "module"),
     "tar": (tar_files.checkpoint(), "tar"),
-    "tar payload": (tar_files.checkpoint(RUN), "posix.system"),
     "bare": (stream({"a": 1}), "bare pickle"),
     "bare payload": (stream(RUN), "posix.system"),
     "text payload": (b"cposix\nsystem\n(S'ls'\ntR.", "posix.system"),

@@ -10,14 +10,11 @@ import sys
 import zipfile
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import legacy_files
 import pytest
-import tar_files
 import torch
 from archives import big_endian, payload_offset, rezip
 from assembler import DATA, Entry, archive, checkpoint, entries, good, name, storage, tensor
@@ -89,7 +86,6 @@ GOOD = {
     "big-endian": lambda: big_endian([torch.arange(9.0)]),
     "legacy": lambda: saved_bytes(STATE, _use_new_zipfile_serialization=False),
     "legacy without storages": lambda: saved_bytes([1], _use_new_zipfile_serialization=False),
-    "tar": tar_files.checkpoint,
     "module": lambda: saved_bytes(torch.nn.Linear(2, 3)),
     "large deflated": lambda: rezip(saved_bytes(torch.zeros(3_000_000)), zipfile.ZIP_DEFLATED),
 }
@@ -105,28 +101,6 @@ def test_fine(content, tmp_path: Path, capsys: Capture) -> None:
         entry["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
         and entry["size"] == path.stat().st_size
     )
-
-
-BROKEN_TARS = {
-    "cut in its first member": lambda: tar_files.checkpoint()[:560],
-    "cut in its second member": lambda: tar_files.checkpoint()[:1600],
-    "a storage that is short": lambda: tar_files.checkpoint(storages=tar_files.storages(tar_files.storage(count=17))),
-    "a tensor beyond its storage": lambda: tar_files.checkpoint(tensors=tar_files.tensors(tar_files.tensor(size=[17]))),
-    "a tensor that is missing": lambda: tar_files.checkpoint({"w": tar_files.reference(9)}),
-    "a negative stride": lambda: tar_files.checkpoint(tensors=tar_files.tensors(tar_files.tensor(stride=[-1]))),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("content", BROKEN_TARS.values(), ids=BROKEN_TARS)
-def test_tar_that_does_not_load_is_damaged(
-    content: Callable[[], bytes], tmp_path: Path, capsys: Capture
-) -> None:
-    path = tmp_path / "x.pt"
-    path.write_bytes(content())
-    status, entry = verify(path, capsys)
-    assert status == 1 and [reason["kind"] for reason in entry["reasons"]] == ["structure"]
-    with pytest.raises((zerocopy.FormatError, UnpicklingError)):
-        zerocopy.load(path, weights_only=False)
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])

@@ -18,9 +18,8 @@ import engine  # noqa: E402
 import law_fuzz  # noqa: E402
 import load_fuzz  # noqa: E402
 import reduce  # noqa: E402
-import tar_fuzz  # noqa: E402
 
-TARGETS = {target.name: target for target in (law_fuzz.TARGET, load_fuzz.TARGET, tar_fuzz.TARGET)}
+TARGETS = {target.name: target for target in (law_fuzz.TARGET, load_fuzz.TARGET)}
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's about half of its own objects
 

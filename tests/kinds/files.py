@@ -7,7 +7,6 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import tar_files
 import torch
 from archives import big_endian, rezip
 from conftest import saved_bytes
@@ -193,7 +192,6 @@ OTHER = Group(
         legacy("whole module", training.Net),
         legacy("optimizer state", lambda: training.stepped(training.OPTIMIZERS["Adam"]).state_dict()),
         legacy("pickle protocol 4", state, pickle_protocol=4),
-        Kind("tar (until 0.1.10)", tar_files.checkpoint, write=write_bytes),
         Kind("TorchScript, scripted", script, write=write_script, same=same_script),
         Kind("TorchScript, traced", trace, write=write_script, same=same_script),
     ),

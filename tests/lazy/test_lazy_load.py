@@ -51,7 +51,6 @@ REAL: dict[str, str] = {
         "puts a tensor on a device, whatever the file says": (
             "_rebuild_device_tensor_from_cpu_tensor (from 2.6)",
         ),
-        "read by torch's own old reader": ("tar (until 0.1.10)",),
     }.items()
     for kind in kinds
 }

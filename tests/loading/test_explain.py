@@ -113,10 +113,10 @@ def test_details_have_a_line_for_each_storage(save: Saver) -> None:
         ]
 
 
-def test_storage_of_a_tensor_inside_an_object_is_named_by_its_key(save: Saver) -> None:
+def test_storage_of_a_tensor_inside_an_object_has_its_dotted_name(save: Saver) -> None:
     explanation = zerocopy.explain(save({"config": argparse.Namespace(x=torch.ones(2)), "w": torch.ones(3)}))
-    assert [storage.names for storage in explanation.storages] == [(), ("w",)]
-    assert "storage 0" in explanation.details()
+    assert [storage.names for storage in explanation.storages] == [("config.x",), ("w",)]
+    assert "config.x" in explanation.details()
 
 
 def test_errors(tmp_path: Path) -> None:

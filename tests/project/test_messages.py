@@ -128,7 +128,10 @@ def test_zip_of_others_while_patched_raises_as_stock(tmp_path: Path) -> None:
         path.write_bytes(OTHERS[name][0])
         for weights_only in (True, False):
             stock, patched = stock_and_patched(path, weights_only=weights_only)
-            assert patched == stock, name
+            if weights_only and not hasattr(torch.serialization, "_default_to_weights_only"):
+                assert issubclass(patched[1], stock[1]), name  # such a release does not get the file
+            else:
+                assert patched == stock, name
 
 
 @pytest.mark.parametrize("result", [torch.zeros(3), "cpu", 5])

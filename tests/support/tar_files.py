@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import tarfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from assembler import Code, code, name, pickle
@@ -14,34 +14,20 @@ NUMEL = 16
 DATA = struct.pack(f"<{NUMEL}f", *range(NUMEL))
 
 
-def storage(
-    key: int = 1, kind: str = "FloatStorage", location: str = "cpu", data: bytes = DATA, count: int = NUMEL
-) -> bytes:
-    """Return an entry of the member ``storages``."""
-    return pickle((key, location, name("torch", kind))) + struct.pack("<q", count) + data
+def storage() -> bytes:
+    """Return an entry of the member ``storages``, with key 1."""
+    return pickle((1, "cpu", name("torch", "FloatStorage"))) + struct.pack("<q", NUMEL) + DATA
 
 
 def storages(*entries: bytes, count: Any = None, views: Any = ()) -> bytes:
-    """Return the member ``storages``; `views` are tuples of key, key of the whole, offset and size."""
+    """Return the member ``storages``."""
     count = len(entries) if count is None else count
     return pickle(count) + b"".join(entries) + pickle(list(views) if isinstance(views, tuple) else views)
 
 
-def tensor(
-    key: int = 2,
-    over: int = 1,
-    size: Sequence[int] = (NUMEL,),
-    stride: Sequence[int] = (1,),
-    offset: int = 0,
-    *,
-    kind: str = "FloatTensor",
-    dimensions: int | None = None,
-) -> bytes:
-    """Return an entry of the member ``tensors``."""
-    dimensions = len(size) if dimensions is None else dimensions
-    shape = struct.pack(f"<{len(size) + len(stride)}q", *size, *stride)
-    head = pickle((key, over, name("torch", kind))) + struct.pack("<i4x", dimensions)
-    return head + shape + struct.pack("<q", offset)
+def tensor() -> bytes:
+    """Return an entry of the member ``tensors``, with key 2."""
+    return pickle((2, 1, name("torch", "FloatTensor"))) + struct.pack("<i4x3q", 1, NUMEL, 1, 0)
 
 
 def tensors(*entries: bytes, count: Any = None) -> bytes:

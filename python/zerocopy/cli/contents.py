@@ -18,13 +18,10 @@ from zerocopy.cli.output import escaped
 from zerocopy.cli.reading import OpenFile
 from zerocopy.cli.runner import Trouble
 from zerocopy.errors import Error
+from zerocopy.loading import diagnosis
 from zerocopy.loading.formats import model_folder, shard_index
 
 _MAX_MESSAGE = 1000
-
-
-class TarTrouble(Trouble):
-    """The file is a tar archive of before PyTorch 0.1.10."""
 
 
 class Entry(NamedTuple):
@@ -166,10 +163,7 @@ def facts_of(file: OpenFile) -> dict[str, Any]:
                 raise Trouble(escaped(str(error), _MAX_MESSAGE)) from None
     container = container or _kind_of(file)
     if container == "tar":
-        raise TarTrouble(
-            "is a tar archive of before PyTorch 0.1.10, which only ls lists: load it with weights_only=False, and "
-            "save it again"
-        )
+        raise Trouble(diagnosis.TORCHS_TAR)
     if container == "pickle":
         raise Trouble("is a bare pickle, not a checkpoint that torch.save wrote")
     with _in_words():
@@ -189,13 +183,7 @@ def _kind_of(file: OpenFile) -> str:
 
 def _of_file(path: str, file_path: str) -> Contents:
     with contextlib.closing(OpenFile(file_path)) as file:
-        try:
-            facts = facts_of(file)
-        except TarTrouble:
-            from zerocopy.cli import tar_contents
-
-            with _in_words():
-                facts = tar_contents.facts_of(file)
+        facts = facts_of(file)
     entries = list(_entries(facts, file_path))
     values = [Value(*value) for value in facts["others"]]
     if left_out := facts.get("left_out"):  # of HDF5

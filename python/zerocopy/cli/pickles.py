@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-import tarfile
 from collections.abc import Callable, Container, Iterable, Iterator
-from typing import IO, Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from zerocopy import _core
 from zerocopy.cli import policy
@@ -25,13 +24,6 @@ _READ_BY_LOAD = ("data.pkl", "constants.pkl")
 _READ_OF_HDF5 = ("data.pkl",)
 _NAMED_LIKE_A_PICKLE = re.compile(r"\.(pkl|pickle)$", re.IGNORECASE)
 _PROTO = frozenset(b"\x80" + bytes([protocol]) for protocol in range(6))
-
-_ELEMENT_SIZES = {
-    **dict.fromkeys(("Byte", "Char", "Bool", "QInt8", "QUInt8"), 1),
-    **dict.fromkeys(("Half", "BFloat16", "Short"), 2),
-    **dict.fromkeys(("Float", "Int", "QInt32"), 4),
-    **dict.fromkeys(("Double", "Long"), 8),
-}
 
 Read = Callable[[int, int], bytes]
 
@@ -126,56 +118,6 @@ def of_legacy(file: OpenFile) -> Iterator[Pickle]:
 def of_bare(file: OpenFile) -> Iterator[Pickle]:
     """Yield the one pickle that the file is."""
     yield _pickle("", 0, file.size, _walk(file.read, file.size), False)
-
-
-def of_tar(file: OpenFile) -> Iterator[Pickle]:
-    """Yield the pickles in the members of a tar archive, as far as they can be followed."""
-    with (
-        open(file.descriptor, "rb", closefd=False) as stream,
-        tarfile.open(fileobj=stream, mode="r:") as archive,
-    ):
-        for member in archive:
-            skip = {"storages": _storage_data, "tensors": _tensor_data, "pickle": _nothing}.get(member.name)
-            # A sparse file may be larger than the archive.
-            if skip is not None and member.isreg() and not member.issparse():
-                content = cast(IO[bytes], archive.extractfile(member))
-                yield from _of_member(member, content, skip)
-
-
-def _of_member(
-    member: tarfile.TarInfo, content: IO[bytes], skip: Callable[[list[Global], Read], int]
-) -> Iterator[Pickle]:
-    def read(offset: int, size: int) -> bytes:
-        content.seek(begin + offset)
-        return content.read(size)
-
-    begin = 0
-    while begin < member.size:
-        walked = _walk(read, member.size - begin)
-        found = _pickle(member.name, member.offset_data + begin, walked["end"], walked, False)
-        yield found
-        if not found.stopped:
-            return
-        begin += found.end
-        begin += skip(found.globals, read)
-
-
-def _nothing(globals: list[Global], read: Read) -> int:
-    return 0
-
-
-def _storage_data(globals: list[Global], read: Read) -> int:
-    """Return the length of the data that follow the pickle of a storage: a number of elements, and them."""
-    for kind in globals:
-        size = _ELEMENT_SIZES.get(kind.name[1].decode("ascii", "replace").removesuffix("Storage"))
-        if size is not None:
-            return 8 + size * int.from_bytes(read(0, 8), "little")
-    return 0
-
-
-def _tensor_data(globals: list[Global], read: Read) -> int:
-    """Return the length of the shape that follows the pickle of a tensor."""
-    return 8 + 16 * int.from_bytes(read(0, 4), "little") + 8 if globals else 0
 
 
 def _reader(file: OpenFile, record: Record) -> Read:

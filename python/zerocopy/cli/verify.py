@@ -16,6 +16,7 @@ from zerocopy.cli.layout import Record
 from zerocopy.cli.output import Progress, escaped, listed
 from zerocopy.cli.reading import OpenFile, Reason, Report
 from zerocopy.errors import Error, FormatError
+from zerocopy.loading import diagnosis
 from zerocopy.loading.formats import hdf5
 
 if TYPE_CHECKING:
@@ -142,9 +143,7 @@ def examine(file: reading.OpenFile, *, with_records: bool = False, compare: bool
         elif container == "zip":
             records = layout.records_of(file)
         elif container == "tar":
-            from zerocopy.cli import tar_contents
-
-            tar_contents.facts_of(file)
+            raise runner.Trouble(diagnosis.TORCHS_TAR)
         if container in _EXAMINED:
             facts = _core.examine(file.descriptor, file.path, 0, listing, stubs=True)
     except FormatError as error:

@@ -18,9 +18,8 @@ from zerocopy.lazy.opening import open_shards
 from zerocopy.lazy.options import LazyOptions, checked
 from zerocopy.lazy.selection import Predicate, Selection
 from zerocopy.lazy.unpickler import LazyUnpickler
-from zerocopy.loading import diagnosis, error_context, inputs
+from zerocopy.loading import error_context, inputs
 from zerocopy.loading.formats import dcp_metadata, shard_index
-from zerocopy.loading.readers import tar
 
 
 def lazy_load(
@@ -113,14 +112,7 @@ def _load_file(f: Any, options: LazyOptions, selection: Selection) -> Any:
     # To choose by names takes the safe machine: pickle's own knows of none.
     trusting = not options.load.weights_only and selection.is_of_all
     with error_context.public(f, weights_only=not trusting):
-        begin = inputs.position_of(f)
-        try:
-            opened = lazy_file.open_archive(f, options.load)
-        except diagnosis.TarError:  # each of its storages is copied, whatever is done
-            if not trusting:
-                raise
-            with inputs.binary_file(f, begin) as stream:
-                return tar.load(stream, options.load.map_location, pickle, options.load.pickle_args)
+        opened = lazy_file.open_archive(f, options.load)
         if not (trusting and opened.archive.is_pickled):
             return _built(lazy_file.read_archive(opened, options), selection)
         with contextlib.suppress(Error, pickle.UnpicklingError):

@@ -62,6 +62,10 @@ _COMPRESSED = {
     b"\xfd7zXZ\0": ("xz", "unxz"),
     b"\x28\xb5\x2f\xfd": ("zstd", "unzstd"),
 }
+TORCHS_TAR = (
+    "this file is a tar archive of PyTorch before 0.1.10. Only load(weights_only=False) can load it, which lets the "
+    "file run any code"
+)
 OTHER_TAR = "this is a tar archive that torch did not write: extract it (tar -xf), and load the file in it"
 PLAIN_PICKLE = "this is a plain pickle, not a file that torch.save wrote"
 _NUMPY = b"\x93NUMPY"
@@ -91,12 +95,7 @@ def diagnose(sample: FileSample, error: Error) -> Exception:
     if head.startswith(_NUMPY):
         return UnknownFormatError("this is a NumPy array (.npy), not a checkpoint: numpy.load reads it")
     if is_tar(head):
-        return TarError(
-            "this file is a tar archive of PyTorch before 0.1.10. Only weights_only=False can load it, "
-            "which lets the file run any code"
-            if is_torchs_tar(head)
-            else OTHER_TAR
-        )
+        return TarError(TORCHS_TAR if is_torchs_tar(head) else OTHER_TAR)
     if str(error).startswith("safetensors"):
         return error
     if (head[:1] == b"\x80" and head[1:2] <= b"\x05") or _TEXT_PICKLE.match(head):

@@ -15,7 +15,7 @@ from zerocopy._native import _C
 from zerocopy._typing import Backend, File, Mode
 from zerocopy.display import count, listed, shown, size
 from zerocopy.errors import Error
-from zerocopy.loading import backends, diagnosis, error_context, inputs
+from zerocopy.loading import backends, error_context, inputs
 from zerocopy.loading.device import staging
 from zerocopy.loading.formats import dcp_metadata, shard_index
 from zerocopy.loading.objects import stubs
@@ -76,7 +76,7 @@ class Explanation(NamedTuple):
     ----------
     name : str
         The file.
-    container : {"zip", "legacy", "tar", "torchscript", "safetensors", "hdf5", "sharded", "distributed"}
+    container : {"zip", "legacy", "torchscript", "safetensors", "hdf5", "sharded", "distributed"}
         Its format.
     storages : tuple of StorageExplanation
         In the order of first use.
@@ -199,17 +199,9 @@ def _of_file(f: Any, backend: str, mode: str) -> Explanation:
     name = inputs.name_of(f)
     try:
         with error_context.public(f):
-            try:
-                archive = inputs.open_archive(
-                    f, mode, backends.backend_of(backend, None), windows=True, by_position=True
-                )
-            except diagnosis.TarError as error:
-                if str(error).endswith(diagnosis.OTHER_TAR):
-                    raise
-                note = (
-                    "every storage is copied; weights_only refuses the format, which lets a file run any code"
-                )
-                return Explanation(name, "tar", (), note)
+            archive = inputs.open_archive(
+                f, mode, backends.backend_of(backend, None), windows=True, by_position=True
+            )
             if archive.is_torchscript:
                 note = "a program: weights_only refuses it, zerocopy.jit.load loads it"
                 return Explanation(name, "torchscript", (), note)

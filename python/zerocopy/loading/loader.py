@@ -8,14 +8,17 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from zerocopy._native import _C
 from zerocopy._typing import Backend, File, Mode, Unknown
 from zerocopy.loading import archives, diagnosis, error_context, inputs
 from zerocopy.loading.device import staging
 from zerocopy.loading.formats import dcp_metadata, shard_index
 from zerocopy.loading.options import LoadOptions, checked
-from zerocopy.loading.readers import tar, torchscript
+from zerocopy.loading.readers import torchscript
 from zerocopy.loading.readers.dcp_folder import Files
+from zerocopy.process import replacements
 
 TORCHSCRIPT_REFUSED = (
     "this is a TorchScript archive, which is a program: weights_only refuses it, and nothing reads it lazily. If you "
@@ -130,10 +133,15 @@ def load(
 
 
 def _load_file(f: Any, options: LoadOptions) -> Any:
+    begin = inputs.position_of(f)
     try:
         return load_diagnosed(f, options)
     except diagnosis.DIAGNOSES as error:
-        raise diagnosis.public_error(error) from error.__cause__
+        if options.weights_only or not isinstance(error, diagnosis.TarError):
+            raise diagnosis.public_error(error) from error.__cause__
+    with inputs.binary_file(f, begin) as file:
+        stock, module = replacements.original(torch.load), options.pickle_module or pickle
+        return stock(file, options.map_location, module, weights_only=False, **options.pickle_args)
 
 
 def load_diagnosed(
@@ -145,18 +153,10 @@ def load_diagnosed(
     """
     begin = inputs.position_of(f)
     with error_context.naming(f, options.weights_only):
-        try:
-            # The staged copy reads the file itself, so reading ahead would read it twice.
-            windows = staging.stages_all(options.map_location)
-            archive = inputs.open_archive(f, options.mode, options.backend, windows=windows)
-            archive.begin_records()  # in a thread that starts while the next lines run
-        except diagnosis.TarError:
-            if options.weights_only:
-                raise
-            with inputs.binary_file(f, begin) as file:
-                return tar.load(
-                    file, options.map_location, options.pickle_module or pickle, options.pickle_args
-                )
+        # The staged copy reads the file itself, so reading ahead would read it twice.
+        windows = staging.stages_all(options.map_location)
+        archive = inputs.open_archive(f, options.mode, options.backend, windows=windows)
+        archive.begin_records()  # in a thread that starts while the next lines run
         if require is not None:
             require(archive, options)
         if archive.is_torchscript:

@@ -2,7 +2,6 @@
 
 switch            which functions are replaced, for which threads, and until when
 torch_load        one call of torch.load: zerocopy's, or the original's
-torch_errors      errors in the words of the running torch
 torch_jit         one call of torch.jit.load
 torch_save        torch.save over a file that is mapped
 safetensors_load  one call of safetensors.torch.load_file or safe_open

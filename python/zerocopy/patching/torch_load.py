@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import torch
+
 from zerocopy import _torch, environment
 from zerocopy._native import _C
 from zerocopy._torch import context, safe_globals
@@ -19,7 +21,6 @@ from zerocopy.loading import diagnosis, inputs, loader
 from zerocopy.loading.device import staging
 from zerocopy.loading.options import LoadOptions, checked
 from zerocopy.loading.readers import legacy, unpickler
-from zerocopy.patching import torch_errors
 from zerocopy.process import tally
 
 Function = Callable[..., Any]
@@ -29,6 +30,13 @@ log = logging.getLogger("zerocopy")
 _UNSET: Any = object()
 _PICKLE_ARGUMENTS = ("fix_imports", "encoding", "errors", "buffers")
 _ASKED_FOR = ("read", "readline", "seek", "tell")  # of file objects, by torch.load
+
+
+class RefusedError(RuntimeError, pickle.UnpicklingError):
+    """A file that is not given to releases before 2.6, whose weights_only unpacks tar archives and runs TorchScript.
+
+    These releases raise a fault of the archive as the one, and a fault behind it as the other.
+    """
 
 
 class Call(NamedTuple):
@@ -66,10 +74,18 @@ def load_for(original: Function) -> Function:
             return _hand_over(original, reason, *args, **kwargs)
         is_left = call.weights_only is _UNSET or call.weights_only is None
         if default is None and is_left and not weights_only and call.pickle_module is None:
-            torch_errors.warn_of_default(original)  # 2.4 and 2.5: False, with a warning
+            _warn_of_default(original)  # 2.4 and 2.5: False, with a warning
         return _load(original, call, weights_only)
 
     return load
+
+
+def _warn_of_default(original: Function) -> None:
+    """Warn as `original` does of a call that leaves weights_only to it: by such a call, of a small file."""
+    file = io.BytesIO()
+    torch.save(None, file)
+    file.seek(0)
+    original(file, mmap=False)  # which a program may have set to True for all calls
 
 
 def _call(
@@ -167,12 +183,6 @@ def _load(original: Function, call: Call, weights_only: bool) -> Any:
             **call.pickle_load_args,
         )
 
-    def in_torch_words(error: Exception) -> BaseException:
-        if begin is not None:
-            f.seek(begin)
-        tally.add_failed()
-        return torch_errors.in_torch_words(original, error, f, weights_only)
-
     placement: Counter[str] = Counter()
 
     def require(archive: _C.Archive, options: LoadOptions) -> None:
@@ -191,33 +201,23 @@ def _load(original: Function, call: Call, weights_only: bool) -> Any:
         reason = str(error)
         if ": this is " in reason:  # which the original does not see
             log.warning("%s", reason)
-    except (diagnosis.TarError, diagnosis.TorchScriptError) as error:
-        # Under weights_only. Releases before 2.6 do not refuse: they extract the one and run the other.
-        if not _torch.safe_by_default():
-            raise diagnosis.public_error(error) from None
-        raise in_torch_words(error) from error
-    except UnsupportedError as error:
-        reason = str(error)
-    except Error as error:
-        raise in_torch_words(error) from error
-    except pickle.UnpicklingError as error:
-        if not weights_only:  # pickle's own words
+    except (Error, pickle.UnpicklingError) as error:
+        is_damaged = not isinstance(error, UnsupportedError) or isinstance(error, diagnosis.DIAGNOSES)
+        if weights_only and is_damaged and not _torch.safe_by_default():
+            tally.add_failed()
+            raise RefusedError(str(error)) from error
+        if not weights_only and isinstance(error, pickle.UnpicklingError):  # pickle's own words
             tally.add_failed()
             raise
-        raise in_torch_words(error) from error
+        reason = str(error)
     except (OSError, MemoryError):
         tally.add_failed()
         raise
     except RuntimeError as error:  # from map_location
         tally.add_failed()
-        words = torch_errors.of_weights_only(original, error) if weights_only else error
-        try:
-            if words is error:
-                raise
-            raise words from error
-        finally:
-            # Otherwise the error keeps this frame, this frame keeps the error, and both keep the file open.
-            del words
+        if weights_only and not _torch.safe_by_default():
+            raise RefusedError(str(error)) from error
+        raise
     return hand_over(reason)
 
 

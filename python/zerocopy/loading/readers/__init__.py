@@ -1,1 +1,1 @@
-"""Readers of the rarer kinds: folders of DCP, pickles that may run code, legacy files, tar, TorchScript."""
+"""Readers of the rarer kinds: folders of DCP, pickles that may run code, legacy files, TorchScript."""

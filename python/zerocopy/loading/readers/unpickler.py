@@ -185,11 +185,6 @@ def makes_storages(base: type) -> bool:
     return all(found is not getattr(known, "persistent_load", None) for known in of_python)
 
 
-def find_class_of(base: type) -> type:
-    """Return `base` with torch's ``find_class``."""
-    return type("Unpickler", (FindClassMixin, base), {})
-
-
 Builder = Callable[..., Any]
 
 
