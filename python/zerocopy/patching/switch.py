@@ -62,8 +62,9 @@ def patch(*, rebind: bool = False, jit: bool = False, safetensors: bool = False)
     ``torch.load`` and ``torch.serialization.load`` keep their signature, the defaults of the running release, its
     environment variables, exceptions and warnings. The original loads each file that zerocopy cannot, with
     one DEBUG line of the logger "zerocopy". ``weights_only`` is never lowered. With ``weights_only=True``,
-    releases before 2.6 do not get a file that zerocopy refuses as damaged or unsafe. ``torch.save`` and ``torch.jit.save`` to a path whose
-    file is mapped by any process write another file and rename it, so that live tensors keep their bytes.
+    releases before 2.6 do not get a file that zerocopy refuses as damaged or unsafe.
+    ``torch.save`` and ``torch.jit.save`` to a path whose file is mapped by any process write another file and rename
+    it, so that live tensors keep their bytes.
 
     Calling it again changes nothing. With ``ZEROCOPY_DISABLE=1`` in the environment it does nothing. With
     ``ZEROCOPY_LOG_LEVEL=INFO`` one line on standard error, at the end of the program, says what was mapped and what was
