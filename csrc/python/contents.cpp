@@ -85,6 +85,7 @@ void add_part(Scattered& found, const Tensor& part) {
 }
 
 // _rebuild_tensor*, _rebuild_qtensor: storage, offset, size, stride, ...; v3 names the dtype.
+// _rebuild_wrapper_subclass (DTensor): class, dtype, size, stride, ...
 Scattered over_storage(std::span<const Value> arguments) {
   Scattered found;
   for (const Value& argument : arguments) {
@@ -135,7 +136,7 @@ Scattered made_by(std::string_view function, std::span<const Value> arguments) {
     const auto& inner = arguments[2].as<Sequence>().items;
     arguments = {inner.begin(), inner.size()};
   }
-  if (function.starts_with("_rebuild_tensor")) {
+  if (function.starts_with("_rebuild_tensor") || function == "_rebuild_wrapper_subclass") {
     Scattered found = over_storage(arguments);
     if (found.shape && found.dtype != nullptr) found.nbytes = numel_of(*found.shape) * found.dtype->size;
     return found;

@@ -27,6 +27,7 @@
 #include "python/gil.h"
 #include "python/listing.h"
 #include "python/own_values.h"
+#include "python/plain_objects.h"
 #include "python/record.h"
 #include "python/saving.h"
 
@@ -226,6 +227,28 @@ py::list storages_of(const Document& document, const std::vector<Record>& record
   return listed;
 }
 
+py::dict questions_of(const Document& document, std::size_t limit) {
+  const Effects effects = effects_of(document);
+  std::set<NamePair> externals;
+  for (const Global* global : document.externals) externals.insert({global->module, global->name});
+  return py::dict(py::arg("foreign") = names_of(externals, limit),
+                  py::arg("called") = names_of(effects.called, limit),
+                  py::arg("created") = names_of(effects.created, limit),
+                  py::arg("changed") = names_of(effects.changed, limit),
+                  py::arg("attributes") = attributes_of(effects), py::arg("odd") = effects.odd);
+}
+
+// Returns the questions for the allow-lists about a pickle that no archive holds.
+py::dict examine_pickle(const py::object& buffer, std::size_t limit) {
+  const Region pickle = region_of_buffer(buffer.ptr(), Access::any);
+  std::optional<Document> document;
+  {
+    const GilReleased released;
+    document = read_pickle(pickle);
+  }
+  return questions_of(*document, limit);
+}
+
 // Reads a checkpoint as a safe load does, without asking the allow-lists, and returns the questions
 // for them. Throws the errors of a load up to that point.
 py::dict examine(int descriptor, const FileName& name, std::size_t limit, const py::object& listing,
@@ -234,28 +257,23 @@ py::dict examine(int descriptor, const FileName& name, std::size_t limit, const 
   std::unique_ptr<Archive> archive;
   std::optional<Document> document;
   std::vector<Record> records;
-  Effects effects;
-  std::set<NamePair> externals;
   {
     const GilReleased released;
     archive = open_listed(source_of(descriptor, name, part), nullptr, Mode::copy_on_write, std::move(listed));
+    document.emplace(Region());
     if (!archive->is_torchscript()) {
       ParsedCheckpoint parsed = read_checkpoint(*archive, stubs);
       Content::require_readable(parsed.records);
       document = std::move(parsed.document);
       records = std::move(parsed.records);
-      effects = effects_of(*document);
-      for (const Global* global : document->externals) externals.insert({global->module, global->name});
     }
   }
-  return py::dict(py::arg("container") = archive->container(), py::arg("end") = archive->end(),
-                  py::arg("behind") = document ? archive->behind() : 0,
-                  py::arg("foreign") = names_of(externals, limit),
-                  py::arg("called") = names_of(effects.called, limit),
-                  py::arg("created") = names_of(effects.created, limit),
-                  py::arg("changed") = names_of(effects.changed, limit),
-                  py::arg("attributes") = attributes_of(effects), py::arg("odd") = effects.odd,
-                  py::arg("storages") = document ? storages_of(*document, records) : py::list());
+  py::dict facts = questions_of(*document, limit);
+  facts["container"] = archive->container();
+  facts["end"] = archive->end();
+  facts["behind"] = archive->is_torchscript() ? 0 : archive->behind();
+  facts["storages"] = storages_of(*document, records);
+  return facts;
 }
 
 using KnownRow = std::tuple<py::bytes, std::string, std::array<std::int64_t, 5>>;
@@ -298,8 +316,10 @@ PYBIND11_MODULE(_core, module) {
   module.attr("FileMapping") = file_mapping().type();
   module.attr("StorageRecord") = storage_record().type();
   register_contents(module);
+  register_plain_objects(module);
   register_elements(module);
   module.def("scan", &scan, py::arg("pickle"), py::arg("limit"));
+  module.def("examine_pickle", &examine_pickle, py::arg("pickle"), py::arg("limit"));
   module.def("container", &container, py::arg("descriptor"), py::arg("name"), py::arg("part") = py::none());
   module.def("other_zip", &other_zip, py::arg("descriptor"), py::arg("name"));
   module.def("changed_paths", &list_changed_paths, py::arg("rows"), py::arg("within_boot"));

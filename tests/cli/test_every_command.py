@@ -253,7 +253,7 @@ INTERRUPTED_IMPORT = """
 import signal, sys
 class Interrupting:
     def find_spec(self, name, path, target=None):
-        if name == "zerocopy.cli.contents":
+        if name == "zerocopy.catalogue.contents":
             signal.raise_signal(signal.SIGINT)
 sys.meta_path.insert(0, Interrupting())
 from zerocopy.__main__ import main

@@ -20,7 +20,7 @@ from terminals import run_on_terminal
 import zerocopy
 from zerocopy import display
 from zerocopy.__main__ import main
-from zerocopy.cli.contents import Entry
+from zerocopy.catalogue.contents import Entry
 from zerocopy.cli.folding import folded, ranges
 
 EVIL = "evil\n\x1b[31mname"

@@ -17,6 +17,7 @@ from dcp_folders import TensorProperties, Writer
 from equality import assert_same
 
 import zerocopy
+from zerocopy.__main__ import main
 
 WEIGHT = torch.arange(24.0).view(4, 6)
 STATE = {
@@ -371,6 +372,7 @@ def test_shards_of_tensors_that_the_writer_of_hugging_face_leaves_are_one_checkp
         assert checkpoint.plan({"w": slice(0, 1)}).bytes_read <= 96
     explained = {storage.key: storage.how for storage in zerocopy.explain(folder).storages}
     assert explained == {"w": "copied", "b": "mapped", "empty": "mapped"}
+    assert [main([command, str(folder)]) for command in ("ls", "scan", "verify")] == [0, 0, 0]
     zerocopy.convert(folder, folder / "whole.pt")
     assert torch.equal(torch.load(folder / "whole.pt")["w"], HALVES)
 

@@ -39,6 +39,7 @@ ROOMS = (
     "_torch",
     "_native",
     "loading",
+    "catalogue",
     "lazy",
     "saving",
     "converting jit gds integrations",

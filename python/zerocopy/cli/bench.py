@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from zerocopy import _core, display
-from zerocopy.cli import output, reading, runner
+from zerocopy.catalogue.files import OpenFile
+from zerocopy.cli import output, runner
 from zerocopy.cli.output import escaped, say
 from zerocopy.cli.runner import Trouble
 from zerocopy.process import malloc_trim
@@ -86,7 +87,7 @@ def _count(text: str) -> int:
 
 
 def _bench(options: argparse.Namespace) -> int:
-    with contextlib.closing(reading.OpenFile(options.file)) as file:
+    with contextlib.closing(OpenFile(options.file)) as file:
         container = _core.container(file.descriptor, file.path)
         loaders = {**_loaders(file.path, container, options.trust), _CEILING: lambda: _read(file.path)}
         if options.cold:
@@ -142,7 +143,7 @@ def _read(path: str) -> None:
             pass
 
 
-def _drop(file: reading.OpenFile) -> None:
+def _drop(file: OpenFile) -> None:
     """Drop a file from the page cache, and see that it has gone."""
     with contextlib.suppress(OSError):
         os.fsync(file.descriptor)  # pages that are not written yet would stay

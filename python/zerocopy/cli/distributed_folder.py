@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from zerocopy import _core
+from zerocopy.catalogue.files import FilePart, OpenFile
 from zerocopy.cli import reading
-from zerocopy.cli.layout import MAX_PICKLE
 from zerocopy.cli.output import escaped, listed
-from zerocopy.cli.reading import FilePart, OpenFile, Report
+from zerocopy.cli.reading import Report
 from zerocopy.cli.runner import Trouble
 from zerocopy.errors import Error, FormatError
-from zerocopy.loading.formats import model_folder
+from zerocopy.loading.formats import dcp_metadata, model_folder
 
 _METADATA = "torch.distributed.checkpoint.metadata"
 _OF_2_0 = "torch.distributed._shard.sharded_tensor.metadata"
@@ -34,6 +34,10 @@ CLASSES = frozenset(
         ),
         _OF_2_0: ("TensorProperties",),
         "torch.distributed.checkpoint.filesystem": ("_StorageInfo",),
+        # Megatron-core keeps the plans of all ranks there.
+        "torch.distributed.checkpoint.planner": (
+            *("BytesIOWriteData", "SavePlan", "TensorWriteData", "WriteItem", "WriteItemType"),
+        ),
     }.items()
     for name in names
 )
@@ -66,21 +70,6 @@ class Archive(NamedTuple):
         return self.entry if self.begin is None else f"{self.entry}{list(self.begin)}"
 
 
-def reader() -> Any:
-    """Return the module that reads ``.metadata``.
-
-    Raises
-    ------
-    Trouble
-        If torch is missing.
-    """
-    try:
-        from zerocopy.loading.formats import dcp_metadata
-    except ImportError as error:
-        raise Trouble(f"a folder of torch.distributed.checkpoint takes torch: {error}") from None
-    return dcp_metadata
-
-
 def reports_on(
     path: str,
     of_metadata: Callable[..., Report],
@@ -109,7 +98,6 @@ def reports_on(
 
 def _archives_by_file(path: str) -> tuple[dict[str, list[Archive]], Exception | None]:
     """Return the archives of each file of a folder, or the error why zerocopy does not read ``.metadata``."""
-    dcp_metadata = reader()
     try:
         folder = dcp_metadata.folder_of(path)
     except (Error, UnpicklingError) as error:
@@ -159,17 +147,3 @@ def notes(file: OpenFile, archives: list[Archive]) -> Iterator[str]:
     if gaps:
         spans = listed(f"{size} at {offset:#x}" for offset, size in gaps if size > 0)
         yield f"bytes that no entry of .metadata covers: {spans}"
-
-
-def facts_of_metadata(file: OpenFile, limit: int) -> dict[str, Any]:
-    """Return what ``_core.examine`` says of the pickle in ``.metadata``.
-
-    Raises
-    ------
-    zerocopy.FormatError, zerocopy.UnsupportedError, pickle.UnpicklingError
-        If the safe machine refuses the pickle.
-    """
-    with open(os.memfd_create("metadata", os.MFD_CLOEXEC), "wb") as archive:  # noqa: PTH123  not a path
-        archive.write(reader().as_archive(file.read(0, min(file.size, MAX_PICKLE))))
-        archive.flush()
-        return _core.examine(archive.fileno(), file.path, limit)

@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from zerocopy.cli.contents import facts_of
-from zerocopy.cli.reading import OpenFile
+from zerocopy.catalogue.contents import facts_of
+from zerocopy.catalogue.files import OpenFile
 from zerocopy.cli.runner import Trouble
 
 _LOCAL_HEADER = 30  # bytes before the name

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from zerocopy.cli.contents import Entry
+from zerocopy.catalogue.contents import Entry
 
 _NUMBER = re.compile(r"(?<![^.])(\d{1,9})(?![^.])")
 _MAX_RANGES = 6

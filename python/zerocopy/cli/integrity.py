@@ -8,9 +8,9 @@ from collections.abc import Container, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from zerocopy import _core
-from zerocopy.cli.layout import Record
+from zerocopy.catalogue.files import OpenFile
+from zerocopy.catalogue.layout import Record
 from zerocopy.cli.output import Progress, escaped
-from zerocopy.cli.reading import OpenFile
 from zerocopy.errors import FormatError
 
 _MAX_FAULT_LENGTH = 300

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from zerocopy import display
+from zerocopy.catalogue.contents import Contents, Entry, Value, by_dtype, contents_of
 from zerocopy.cli import folding, output, plain_values, reading, runner, summary, tables
-from zerocopy.cli.contents import Contents, Entry, Value, by_dtype, contents_of
 from zerocopy.cli.folding import Row
 from zerocopy.cli.output import escaped
 from zerocopy.process.collector import collector_paused
@@ -28,7 +28,7 @@ folder of a diffusers pipeline, are one line each. No tensor is read, and no cod
 EPILOG = """
 exit codes:
   0  listed
-  1  no name matches
+  1  no name matches; or the index and its shards disagree: what is there is listed
   2  trouble: the file cannot be read, or is not a checkpoint
 130 after an interrupt.
 
@@ -98,7 +98,7 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
 
 def _list(options: argparse.Namespace) -> int:
     with reading.standard_input(options.file) as path:
-        contents = contents_of(path)._replace(path=options.file)
+        contents = contents_of(path, strict=False)._replace(path=options.file)
     entries = [entry for entry in contents.entries if _matches(entry.name, options.globs)]
     if path != options.file:
         entries = [entry._replace(file=options.file) for entry in entries]
@@ -112,10 +112,12 @@ def _list(options: argparse.Namespace) -> int:
         output.say(_table(contents, options))
     else:
         output.say_text("".join(map(_line, contents.entries)))
+    for fault in contents.faults:
+        output.print_error(f"zerocopy ls: {escaped(options.file)}: {output.printable(fault, _MAX_SHOWN)}")
     if options.globs and not entries and not values:
         output.print_error(f"zerocopy ls: {escaped(options.file)}: no name matches")
         return runner.BAD
-    return runner.FINE
+    return runner.BAD if contents.faults else runner.FINE
 
 
 def _matches(name: str, globs: Sequence[str]) -> bool:
@@ -293,6 +295,7 @@ def _json_of(contents: Contents) -> dict[str, Any]:
         },
         "bytes": sum(entry.nbytes for entry in contents.entries),
         "stored_bytes": contents.stored_nbytes,
+        "faults": contents.faults,
     }
 
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from zerocopy import display
+from zerocopy.catalogue.files import OpenFile
 from zerocopy.cli import output, reading, runner, tables
 from zerocopy.cli.extents import Extent, FileMap, map_of
 from zerocopy.cli.output import escaped
-from zerocopy.cli.reading import OpenFile
 from zerocopy.cli.runner import Trouble
 
 DESCRIPTION = """

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from zerocopy.cli.contents import Entry
+from zerocopy.catalogue.contents import Entry
 from zerocopy.cli.runner import Trouble
 from zerocopy.errors import Error
 from zerocopy.lazy.opening import open as open_checkpoint

@@ -7,9 +7,9 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from zerocopy import _core
+from zerocopy.catalogue.files import OpenFile
+from zerocopy.catalogue.layout import MAX_PICKLE, Record, datasets_of, listing_of, records_of
 from zerocopy.cli import policy
-from zerocopy.cli.layout import MAX_PICKLE, Record, datasets_of, listing_of, records_of
-from zerocopy.cli.reading import OpenFile
 from zerocopy.loading.objects.global_names import Name
 
 #: Distinct globals that are kept of a pickle. More than on any list: where some are left out, some are not allowed.

@@ -9,9 +9,9 @@ from pickle import UnpicklingError
 from typing import Any
 
 from zerocopy import _core
+from zerocopy.catalogue.contents import Contents, Entry, Value, contents_of, with_ties
+from zerocopy.catalogue.files import OpenFile
 from zerocopy.cli import elements, pickles
-from zerocopy.cli.contents import Contents, Entry, Value, contents_of, with_ties
-from zerocopy.cli.reading import OpenFile
 from zerocopy.cli.runner import Trouble
 from zerocopy.errors import Error
 from zerocopy.loading.formats import model_folder

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
 from zerocopy import display
+from zerocopy.catalogue.contents import Value
 from zerocopy.cli import output
-from zerocopy.cli.contents import Value
 from zerocopy.cli.output import escaped
 
 _MAX_LINES = 20

@@ -6,11 +6,11 @@ import argparse
 import contextlib
 import os
 import shutil
-import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from zerocopy.catalogue.files import OpenFile
 from zerocopy.cli import output
 from zerocopy.cli.runner import BAD, FINE, TROUBLE, Trouble, head
 from zerocopy.errors import Error
@@ -101,68 +101,6 @@ class TroubleReport(NamedTuple):
         return {"path": self.path, "verdict": "trouble", "container": None, "reasons": reasons}
 
 
-class OpenFile:
-    """A regular file that is read by position. It never blocks, and one that shrinks is an exception."""
-
-    part: tuple[int, int] | None = None  # offset and size of a part that stands for the whole
-
-    def __init__(self, path: str) -> None:
-        if "\0" in path:
-            raise Trouble("embedded null byte")
-        self.path = path
-        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        status = os.fstat(self.descriptor)
-        self.size = status.st_size
-        why = (
-            "is a directory: give one of its files" if stat.S_ISDIR(status.st_mode)
-            else "is not a regular file" if not stat.S_ISREG(status.st_mode)
-            else "the file is empty" if not self.size
-            else ""
-        )  # fmt: skip
-        if why:
-            self.close()
-            raise Trouble(why)
-
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self.descriptor)
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Return bytes of the file, fewer only at its end."""
-        pieces = []
-        while size > 0 and (piece := os.pread(self.descriptor, size, offset)):
-            pieces.append(piece)
-            offset += len(piece)
-            size -= len(piece)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-    def pieces(self, offset: int, size: int, length: int = 1 << 20) -> Iterator[bytes]:
-        """Yield bytes of the file piece by piece."""
-        end = offset + size
-        while offset < end:
-            piece = self.read(offset, min(length, end - offset))
-            if not piece:
-                raise Trouble(f"the file ends at {offset}: it became shorter")
-            yield piece
-            offset += len(piece)
-
-
-class FilePart(OpenFile):
-    """A part of an open file that is read like a file of its own: offsets count from its start."""
-
-    def __init__(self, whole: OpenFile, offset: int, size: int) -> None:
-        self.path, self.descriptor, self.size = whole.path, whole.descriptor, size
-        self.part, self.offset = (offset, size), offset
-        self._whole = whole
-
-    def close(self) -> None:
-        """Do nothing: the whole file owns the descriptor."""
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Return bytes of the part, fewer only at its end."""
-        return self._whole.read(self.offset + offset, min(size, self.size - offset))
-
-
 @contextlib.contextmanager
 def standard_input(path: str) -> Iterator[str]:
     """Yield a path that can be opened: of "-" one of what standard input has, whole and in memory."""
@@ -193,27 +131,21 @@ def files_of(path: str) -> list[str]:
     Trouble
         If a folder holds no checkpoint, or an index cannot be read.
     """
-    found = _located(path)
-    if isinstance(found, str):
+    if model_folder.is_distributed(path):
         raise Trouble(model_folder.OF_DISTRIBUTED)
-    return found
+    return model_folder.files_of(_located(path))
 
 
-def _located(path: str) -> list[str] | str:
-    """Return the files of :func:`files_of`; of a folder of ``torch.distributed.checkpoint`` its path."""
+def _located(path: str) -> Any:
     if "\0" in path:
         raise Trouble("embedded null byte")
     try:
-        found = model_folder.located(path)
+        return model_folder.located(path)
     except Error as error:
         raise Trouble(output.printable(str(error).removeprefix(f"{path}: "), _MAX_MESSAGE)) from None
-    if isinstance(found, shard_index.Index):
-        return [str(shard) for shard in found.shards]
-    if os.path.isdir(found):  # noqa: PTH112  as in model_folder
-        if not model_folder.is_distributed(found):
-            raise Trouble(model_folder.not_a_checkpoint(found))
-        return str(found)
-    return [str(found)]
+
+
+ExamineIndex = Callable[[shard_index.Index], Iterator[Report]]
 
 
 def report_on(
@@ -222,13 +154,15 @@ def report_on(
     examine: Callable[[OpenFile], Report],
     examine_folder: Callable[[str], Iterator[Report]],
     verdicts: Sequence[str],
+    examine_index: ExamineIndex | None = None,
 ) -> int:
     """Examine every file and print what was found. Returns the exit code, the highest of all files.
 
-    `examine_folder` yields the reports on a folder of ``torch.distributed.checkpoint``.
+    `examine_folder` yields the reports on a folder of ``torch.distributed.checkpoint``, and `examine_index` those on an
+    index beside its shards.
     """
     found: list[Report] = []
-    for report in reports(options.files, examine, examine_folder):
+    for report in reports(options.files, examine, examine_folder, examine_index):
         found.append(report)
         if isinstance(report, TroubleReport):
             output.print_error(f"zerocopy {command}: {output.named(report.path)}: {report.why}")
@@ -245,16 +179,19 @@ def reports(
     paths: Sequence[str],
     examine: Callable[[OpenFile], Report],
     examine_folder: Callable[[str], Iterator[Report]],
+    examine_index: ExamineIndex | None = None,
 ) -> Iterator[Report]:
     """Yield the reports on the files that paths lead to."""
     for path in paths:
         try:
+            if model_folder.is_distributed(path):
+                yield from examine_folder(path)
+                continue
             found = _located(path)
-            if isinstance(found, str):
-                yield from examine_folder(found)
-            else:
-                for file in found:
-                    yield report_of(file, examine)
+            for file in model_folder.files_of(found):
+                yield report_of(file, examine)
+            if examine_index is not None and isinstance(found, shard_index.Index):
+                yield from examine_index(found)
         except (OSError, Trouble, MemoryError) as error:
             yield _trouble(path, error)
 

@@ -17,9 +17,7 @@ from zerocopy.cli.output import escaped, say
 from zerocopy.process.os_errors import naming
 
 if TYPE_CHECKING:
-    from zerocopy.cli.report_page import File, Row
     from zerocopy.cli.tensor_diff import Side
-    from zerocopy.lazy.checkpoint import Checkpoint
     from zerocopy.lazy.tensor_info import TensorInfo
 
 DESCRIPTION = """
@@ -79,21 +77,24 @@ def _is_foreign(target: str) -> bool:
 
 
 def _report(options: argparse.Namespace) -> int:
-    text = _page_with_values(options) if options.statistics or options.compare else _page(options.file)
-    _write(text, options.output)
+    _write(_page(options), options.output)
     return runner.FINE
 
 
-def _page(path: str) -> str:
-    """Return the page of what a file states of its tensors, which takes no torch."""
+def _page(options: argparse.Namespace) -> str:
+    """Return the page. Only what takes the elements of tensors takes torch."""
+    from zerocopy.catalogue.contents import contents_of
     from zerocopy.cli import plain_values, report_page
-    from zerocopy.cli.contents import contents_of
-    from zerocopy.cli.report_page import TIE, File, Row
+    from zerocopy.cli.report_page import TIE, Column, File, Row
 
     try:
-        contents = contents_of(path)
+        contents = contents_of(options.file)
     except runner.Trouble as trouble:
-        raise runner.Trouble(f"{path}: {trouble}") from None
+        raise runner.Trouble(f"{options.file}: {trouble}") from None
+    columns = [TIE, *(Column(name, True) for name in _STATISTICS if options.statistics)]
+    columns += [Column("difference", False)] if options.compare else []
+    more: dict[str, list[Any]] = {entry.name: [] for entry in contents.entries}
+    differences = _read(more, options) if options.statistics or options.compare else None
     rows = []
     extents: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
     for entry in contents.entries:
@@ -101,95 +102,56 @@ def _page(path: str) -> str:
         if entry.offset is not None and own:
             extents[entry.file].append((entry.offset, own, entry.dtype))
         shape = "?" if entry.shape is None else " x ".join(map(str, entry.shape)) or "scalar"
-        tie = entry.same_as or None
-        rows.append(Row(entry.name, entry.dtype or "?", shape, entry.nbytes, entry.offset, own, (tie,)))
+        cells = (entry.same_as or None, *more[entry.name])
+        rows.append(Row(entry.name, entry.dtype or "?", shape, entry.nbytes, entry.offset, own, cells))
     files = [File(name, Path(name).stat().st_size, extents[name]) for name in contents.files]
     values = {
         display.shown(value.name): display.shown(plain_values.described(value)) for value in contents.values
     }
     values |= {display.shown(k): display.shown(display.described(v)) for k, v in contents.metadata.items()}
-    return report_page.page(path, contents.container, rows, files, values, [TIE], None, "")
+    other = options.compare or ""
+    return report_page.page(
+        options.file, contents.container, rows, files, values, columns, differences, other
+    )
 
 
-def _page_with_values(options: argparse.Namespace) -> str:
-    """Return the page with what takes the elements of tensors: statistics, and a comparison."""
+def _read(more: dict[str, list[Any]], options: argparse.Namespace) -> list[str] | None:
+    """Add cells with statistics and differences to each tensor, and return the differences as lines."""
     import zerocopy
-    from zerocopy.cli import report_page
-    from zerocopy.cli.report_page import TIE, Column
+    from zerocopy.cli.tensor_diff import Side
 
     with contextlib.ExitStack() as stack:
-        checkpoint = stack.enter_context(zerocopy.open(options.file, device="cpu"))
-        columns = [TIE]
-        differences = None
+        side = Side(stack.enter_context(zerocopy.open(options.file, device="cpu")))
         changes: dict[str, list[str]] = defaultdict(list)
-        if options.statistics:
-            columns += [Column(name, True) for name in _STATISTICS]
+        differences = None
         if options.compare:
-            columns.append(Column("difference", False))
-            other = stack.enter_context(zerocopy.open(options.compare, device="cpu"))
-            differences = _compared(checkpoint, other, options, changes)
-        rows, files = _facts(checkpoint, options, changes)
-        return report_page.page(
-            options.file,
-            ", ".join(dict.fromkeys(layer.container for layer in checkpoint.layers)),
-            rows,
-            files,
-            {display.shown(k): display.shown(display.described(v)) for k, v in checkpoint.metadata().items()},
-            columns,
-            differences,
-            options.compare or "",
-        )
+            other = Side(stack.enter_context(zerocopy.open(options.compare, device="cpu")))
+            differences = _compared(side, other, options, changes)
+            side = Side(side.checkpoint)
+        infos = [side.info(name) for name in more]
+        progress = output.Progress("zerocopy report:", sum(info.nbytes for info in infos))
+        for info in infos:
+            more[info.name] += _statistics(side, info) if options.statistics else ()
+            more[info.name] += ["; ".join(changes[info.name]) or None] if options.compare else ()
+            progress.add(info.nbytes)
+        progress.end()
+    return differences
 
 
 def _compared(
-    checkpoint: Checkpoint, other: Checkpoint, options: argparse.Namespace, changes: dict[str, list[str]]
+    side: Side, other: Side, options: argparse.Namespace, changes: dict[str, list[str]]
 ) -> list[str]:
-    from zerocopy.cli.tensor_diff import Side, compare
+    from zerocopy.cli.tensor_diff import compare
 
     settings = argparse.Namespace(
         a=options.file, b=options.compare, rtol=None, atol=None, ignore_dtype=False, tensors_only=False, brief=False
     )  # fmt: skip
     lines = []
-    for found in diff.differences(Side(checkpoint), Side(other), settings, compare):
+    for found in diff.differences(side, other, settings, compare):
         lines.append(diff.line(found))
         only = found["kind"] == "only"
         changes[found["name"]].append("only here" if only else f"{found['kind']}: {found['text']}")
     return lines
-
-
-def _facts(
-    checkpoint: Checkpoint, options: argparse.Namespace, changes: dict[str, list[str]]
-) -> tuple[list[Row], list[File]]:
-    from zerocopy.cli.report_page import File, Row
-    from zerocopy.cli.tensor_diff import Side
-
-    side = Side(checkpoint)
-    rows, files = [], []
-    infos = checkpoint.tensors()
-    progress = output.Progress("zerocopy report:", sum(info.nbytes for info in infos))
-    seen = set()
-    ties = side.ties(info.name for info in infos)
-    extents: dict[Any, list[tuple[int, int, str]]] = defaultdict(list)
-    for info in infos:
-        layer = side.layer(info.name)
-        dtype = str(info.dtype).removeprefix("torch.")
-        key = (layer.path, info.storage, info.offset, info.nbytes) if info.storage else (info.name,)
-        own = 0 if key in seen else info.nbytes
-        seen.add(key)
-        if info.offset is not None and own:
-            extents[layer.path].append((info.offset, own, dtype))
-        more: list[Any] = [ties.get(info.name), *(_statistics(side, info) if options.statistics else ())]
-        if options.compare:
-            more.append("; ".join(changes[info.name]) or None)
-        progress.add(info.nbytes)
-        shape = " x ".join(map(str, info.shape)) or "scalar"
-        rows.append(Row(info.name, dtype, shape, info.nbytes, info.offset, own, tuple(more)))
-    progress.end()
-    for layer in checkpoint.layers:
-        path = Path(layer.path)
-        if path.is_file():
-            files.append(File(layer.path, path.stat().st_size, extents[layer.path]))
-    return rows, files
 
 
 def _statistics(side: Side, info: TensorInfo) -> list[float | int | str | None]:

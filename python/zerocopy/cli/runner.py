@@ -10,6 +10,7 @@ from typing import Any
 
 from zerocopy import display
 from zerocopy._version import __version__
+from zerocopy.catalogue.files import Trouble as Trouble
 from zerocopy.cli import output
 from zerocopy.errors import Error
 
@@ -21,10 +22,6 @@ _SCHEMA = 1
 _MAX_REASON = 2000
 _TRUST = "If you trust the file:"  # as in loading/objects/allowlist.py, which imports torch
 _BY_OPTION = "--unknown stub takes all else."
-
-
-class Trouble(Exception):
-    """A file cannot be read, or has a format that the command does not know."""
 
 
 def run(command: str, options: argparse.Namespace, execute: Callable[[], int]) -> int:

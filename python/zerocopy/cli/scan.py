@@ -14,7 +14,9 @@ from pickle import UnpicklingError
 from typing import Any, NamedTuple
 
 from zerocopy import _core
-from zerocopy.cli import distributed_folder, layout, pickles, policy, reading
+from zerocopy.catalogue import layout
+from zerocopy.catalogue.files import OpenFile
+from zerocopy.cli import distributed_folder, pickles, policy, reading
 from zerocopy.cli.distributed_folder import Archive
 from zerocopy.cli.output import escaped, listed
 from zerocopy.cli.pickles import Global, Pickle
@@ -115,12 +117,12 @@ def examine_folder(path: str) -> Iterator[reading.Report]:
     return distributed_folder.reports_on(path, _examine_metadata, _examine_archives)
 
 
-def examine(file: reading.OpenFile) -> Scan:
+def examine(file: OpenFile) -> Scan:
     """Scan a file."""
     return _examine(file, layout.container_of(file), _MAX_PICKLES)
 
 
-def _examine(file: reading.OpenFile, container: str, most: int) -> Scan:
+def _examine(file: OpenFile, container: str, most: int) -> Scan:
     """Scan a file, or an archive inside a file, and list `most` of its pickles."""
     kind, foreign, reasons, behind = _as_the_loader(file, container)
     found: list[Pickle] = []
@@ -139,7 +141,7 @@ def _examine(file: reading.OpenFile, container: str, most: int) -> Scan:
     return Scan(file.path, kind, list(dict.fromkeys(reasons)), notes, found, more_pickles)
 
 
-def _examine_archives(file: reading.OpenFile, archives: list[Archive]) -> Scan:
+def _examine_archives(file: OpenFile, archives: list[Archive]) -> Scan:
     """Scan each archive that ``.metadata`` finds in a data file as a file of its own."""
     faults: dict[str, list[str]] = {}
     found: list[Pickle] = []
@@ -160,7 +162,7 @@ def _examine_archives(file: reading.OpenFile, archives: list[Archive]) -> Scan:
     return Scan(file.path, "distributed", reasons, notes, found, more_pickles)
 
 
-def _examine_metadata(file: reading.OpenFile, fault: Exception | None) -> Scan:
+def _examine_metadata(file: OpenFile, fault: Exception | None) -> Scan:
     """Scan ``.metadata``: torch unpickles the file, and lets it name and call anything."""
     own = distributed_folder.GLOBALS
     reasons = [_structure(fault)] if fault else []
@@ -172,7 +174,7 @@ def _examine_metadata(file: reading.OpenFile, fault: Exception | None) -> Scan:
     ]
     named = [entry.name for one in found for entry in one.globals if not entry.native]
     try:
-        facts = distributed_folder.facts_of_metadata(file, pickles.MAX_GLOBALS)
+        facts = _core.examine_pickle(file.read(0, min(file.size, layout.MAX_PICKLE)), pickles.MAX_GLOBALS)
         acts = {kind: [name for name in facts[kind] if name not in own] for kind in ("called", "created")}
         changed = [name for name in facts["changed"] if name not in distributed_folder.CLASSES]
         named += [name for name in facts["foreign"] if name not in own]
@@ -185,7 +187,7 @@ def _examine_metadata(file: reading.OpenFile, fault: Exception | None) -> Scan:
     return Scan(file.path, "pickle", list(dict.fromkeys(reasons)), [], found, False)
 
 
-_PICKLES: dict[str, Callable[[reading.OpenFile], Iterator[Pickle]]] = {
+_PICKLES: dict[str, Callable[[OpenFile], Iterator[Pickle]]] = {
     "zip": pickles.of_zip,
     "legacy": pickles.of_legacy,
     "tar": lambda file: iter(()),  # no safe load reads them
@@ -203,7 +205,7 @@ _NEVER_LOADED = {
 }
 
 
-def _as_the_loader(file: reading.OpenFile, container: str) -> tuple[str, list[Name], list[Reason], int]:
+def _as_the_loader(file: OpenFile, container: str) -> tuple[str, list[Name], list[Reason], int]:
     """Return what the file is, its globals, other reasons to refuse it, and how many bytes nothing reads."""
     if container in _NEVER_LOADED:
         return container, [], [_NEVER_LOADED[container]], 0

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from zerocopy import display
+from zerocopy.catalogue.contents import Contents, Entry, Value, contents_of
 from zerocopy.cli import output, runner
-from zerocopy.cli.contents import Contents, Entry, Value, contents_of
 from zerocopy.cli.output import escaped
 from zerocopy.lazy.name_hints import no_such_name
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from zerocopy import display
+from zerocopy.catalogue.contents import Contents, by_dtype, contents_of
 from zerocopy.cli import output, reading, runner, tables
-from zerocopy.cli.contents import Contents, by_dtype, contents_of
 from zerocopy.cli.output import escaped
 from zerocopy.errors import Error
 from zerocopy.loading.formats import model_folder
@@ -46,8 +46,8 @@ def components(path: str) -> list[str]:
 
 def _has_model(folder: Path) -> bool:
     try:
-        return Path(model_folder.located(str(folder))) != folder
-    except (Error, OSError, TypeError):
+        return bool(model_folder.located(str(folder)))
+    except (Error, OSError):
         return False
 
 
@@ -57,7 +57,9 @@ def execute(paths: Sequence[str], options: argparse.Namespace) -> int:
     for path in paths:
         try:
             with reading.standard_input(path) as file:
-                found.append(_summary(path, contents_of(file)))
+                contents = contents_of(file, strict=False)
+                found.append(_summary(path, contents))
+                code = max(code, runner.BAD if contents.faults else runner.FINE)
         except (OSError, runner.Trouble) as error:
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             output.print_error(f"zerocopy ls: {output.named(path)}: {output.printable(why)}")
@@ -80,6 +82,7 @@ def _summary(path: str, contents: Contents) -> _Summary:
         f"{tied} tied" if tied else "",
         "tensors within objects" if any(entry.inside for entry in entries) else "",
         "" if entries else "no tensors",
+        "its index is wrong" if contents.faults else "",
     ]
     nbytes = sum(entry.nbytes for entry in entries if not entry.same_as)
     return _Summary(

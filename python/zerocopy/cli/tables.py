@@ -99,5 +99,5 @@ def _short(size: str) -> str:
 
 
 def _padded(text: str, width: int, is_number: bool) -> str:
-    padding = " " * (width - display.columns(text))
-    return padding + text if is_number else text + padding
+    width -= display.columns(text) - len(text)
+    return text.rjust(width) if is_number else text.ljust(width)

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zerocopy import _core
-from zerocopy.cli import distributed_folder, integrity, layout, reading, runner
+from zerocopy.catalogue import contents, layout
+from zerocopy.catalogue.files import OpenFile
+from zerocopy.catalogue.layout import Record
+from zerocopy.cli import distributed_folder, integrity, reading, runner
 from zerocopy.cli.distributed_folder import Archive
 from zerocopy.cli.integrity import Checked
-from zerocopy.cli.layout import Record
 from zerocopy.cli.output import Progress, escaped, listed
-from zerocopy.cli.reading import OpenFile, Reason, Report
+from zerocopy.cli.reading import Reason, Report
 from zerocopy.errors import Error, FormatError
-from zerocopy.loading import diagnosis
-from zerocopy.loading.formats import hdf5
+from zerocopy.loading.formats import hdf5, shard_index
 
 if TYPE_CHECKING:
     from zerocopy._C import Listing
@@ -106,13 +108,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Verify the files, and return the exit code."""
     return reading.report_on(
-        "verify", options, *_examiners(with_records=options.records, compare=options.compare), _VERDICTS
+        "verify",
+        options,
+        *_examiners(with_records=options.records, compare=options.compare),
+        _VERDICTS,
+        _examine_index,
     )
 
 
 def reports_on(paths: list[str]) -> Iterator[Report]:
     """Verify the files that paths lead to."""
-    return reading.reports(paths, *_examiners(with_records=False, compare=False))
+    return reading.reports(paths, *_examiners(with_records=False, compare=False), _examine_index)
 
 
 def _examiners(
@@ -127,9 +133,10 @@ def _examiners(
     return functools.partial(examine, with_records=with_records, compare=compare), folder
 
 
-def examine(file: reading.OpenFile, *, with_records: bool = False, compare: bool = False) -> Verification:
+def examine(file: OpenFile, *, with_records: bool = False, compare: bool = False) -> Verification:
     """Verify a file."""
     container = layout.container_of(file)
+    layout.require_listed(container)
     reasons: list[Reason] = []
     notes: list[str] = []
     facts: dict[str, Any] = {"container": container, "storages": [], "behind": 0}
@@ -142,8 +149,6 @@ def examine(file: reading.OpenFile, *, with_records: bool = False, compare: bool
             records = [one.record for one in layout.datasets_of(listing) if not one.refusal]
         elif container == "zip":
             records = layout.records_of(file)
-        elif container == "tar":
-            raise runner.Trouble(diagnosis.TORCHS_TAR)
         if container in _EXAMINED:
             facts = _core.examine(file.descriptor, file.path, 0, listing, stubs=True)
     except FormatError as error:
@@ -197,7 +202,7 @@ def _unreadable(error: Exception, place: str = "") -> runner.Trouble:
 
 
 def _check(
-    file: reading.OpenFile, records: list[Record], bools: set[int], with_records: bool
+    file: OpenFile, records: list[Record], bools: set[int], with_records: bool
 ) -> tuple[str, list[Checked]]:
     """Return the hash of a file, and what is in its records. `bools` are offsets of storages."""
     progress = Progress(f"zerocopy verify: {escaped(file.path)}:", file.size)
@@ -209,7 +214,7 @@ def _check(
 
 
 def _examine_archives(
-    file: reading.OpenFile, archives: list[Archive], *, with_records: bool, compare: bool
+    file: OpenFile, archives: list[Archive], *, with_records: bool, compare: bool
 ) -> Verification:
     """Verify a data file of a folder: each archive that ``.metadata`` finds there, and every byte."""
     records: list[Record] = []
@@ -240,7 +245,7 @@ def _examine_archives(
     return Verification(file.path, "distributed", file.size, sha256, reasons, notes, checked, with_records)
 
 
-def _examine_metadata(file: reading.OpenFile, fault: Exception | None, *, compare: bool) -> Verification:
+def _examine_metadata(file: OpenFile, fault: Exception | None, *, compare: bool) -> Verification:
     """Verify ``.metadata``: its bytes have no checksums."""
     if fault is not None and not isinstance(fault, FormatError):
         raise runner.Trouble(escaped(str(fault), _MAX_REASON_LENGTH))
@@ -248,6 +253,19 @@ def _examine_metadata(file: reading.OpenFile, fault: Exception | None, *, compar
     sha256, _ = _check(file, [], set(), False)
     notes = ["this format has no checksums", *[_NOT_COMPARED] * compare]
     return Verification(file.path, "pickle", file.size, sha256, reasons, notes, [], False)
+
+
+def _examine_index(index: shard_index.Index) -> Iterator[Report]:
+    """Report on an index that does not agree with its shards."""
+    try:
+        faults = contents.contents_of(index.name, strict=False).faults
+    except (OSError, runner.Trouble):  # The report on that shard says why.
+        return
+    if faults:
+        reason = Reason("structure", escaped("; ".join(faults), _MAX_REASON_LENGTH))
+        with contextlib.closing(OpenFile(index.name)) as file:
+            sha256, _ = _check(file, [], set(), False)
+            yield Verification(index.name, "index", file.size, sha256, [reason], [], [], False)
 
 
 def _damage(checked: list[Checked]) -> Iterator[Reason]:

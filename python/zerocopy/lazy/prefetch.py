@@ -18,7 +18,7 @@ from zerocopy.lazy.file import LazyFile
 from zerocopy.lazy.layer import FileLayer
 from zerocopy.lazy.placeholder import NotYetLoadedTensor
 from zerocopy.loading import backends, inputs
-from zerocopy.loading.formats import dcp_metadata, shard_index
+from zerocopy.loading.formats import model_folder
 from zerocopy.progress import Progress, require_progress
 
 _BETWEEN_LOOKS = 50  # milliseconds
@@ -277,10 +277,4 @@ def files_read_by(opened: LazyFile | FileLayer) -> list[str]:
 
 def files_of(path: str | os.PathLike[str]) -> list[str]:
     """Return the files whose bytes a checkpoint is made of: shards and not their index."""
-    match inputs.located(path):
-        case shard_index.Index() as index:
-            return [str(shard) for shard in index.shards]
-        case dcp_metadata.Folder() as folder:
-            return [place.file for place in folder.places]
-        case file:
-            return [os.fspath(file)]
+    return model_folder.files_of(inputs.located(path))

@@ -6,6 +6,7 @@ import contextlib
 import pickle
 from collections import defaultdict
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -46,7 +47,7 @@ class StorageExplanation(NamedTuple):
     why : str
         Why it is not mapped; empty if it is.
     names : tuple of str
-        The tensors over it, by their dotted names. Tensors inside objects of classes have none.
+        The tensors over it, by their dotted names.
     """
 
     key: str
@@ -185,7 +186,9 @@ def explain(path: File, *, backend: Backend = "auto", mode: Mode = "c") -> Expla
     """
     match inputs.located(path):
         case shard_index.Index() as index:
-            shards = [_of_file(shard, backend, mode) for shard in index.shards]
+            held: dict[Path, list[str]] = {shard: [] for shard in index.shards}
+            shards = [_of_file(shard, backend, mode, names) for shard, names in held.items()]
+            shard_index.compared(index, held).require_agreement()
             storages = tuple(storage for shard in shards for storage in shard.storages)
             return Explanation(index.name, "sharded", storages, f"in {count(len(shards), 'file')}")
         case dcp_metadata.Folder() as folder:
@@ -194,7 +197,8 @@ def explain(path: File, *, backend: Backend = "auto", mode: Mode = "c") -> Expla
             return _of_file(file, backend, mode)
 
 
-def _of_file(f: Any, backend: str, mode: str) -> Explanation:
+def _of_file(f: Any, backend: str, mode: str, names: list[str] | None = None) -> Explanation:
+    """Return how a file comes to memory, and append the names of its tensors to `names`."""
     begin = inputs.position_of(f)
     name = inputs.name_of(f)
     try:
@@ -205,19 +209,21 @@ def _of_file(f: Any, backend: str, mode: str) -> Explanation:
             if archive.is_torchscript:
                 note = "a program: weights_only refuses it, zerocopy.jit.load loads it"
                 return Explanation(name, "torchscript", (), note)
-            return Explanation(name, archive.container, tuple(_storages_of(archive)))
+            return Explanation(name, archive.container, tuple(_storages_of(archive, names)))
     finally:
         if begin is not None:
             f.seek(begin)
 
 
-def _storages_of(archive: _C.Archive) -> list[StorageExplanation]:
+def _storages_of(archive: _C.Archive, held: list[str] | None = None) -> list[StorageExplanation]:
     names = defaultdict(list)
     # A file whose names cannot be made (absurdly many, say) is explained by its keys.
     with contextlib.suppress(Error, pickle.UnpicklingError):
         native = _described(archive)
         for name, entry in zip(native.names(), native.outlines(), strict=True):
             names[entry.storage].append(name)
+        if held is not None:
+            held += native.names()
     # A StoragePlacement has the same fields in the same order; by name each would take twice as long.
     return [StorageExplanation._make((*storage, tuple(names[storage.key]))) for storage in archive.explain()]
 

@@ -20,7 +20,8 @@ from zerocopy._native import _C
 from zerocopy.display import shown
 from zerocopy.errors import Error, FormatError, UnsupportedError
 from zerocopy.loading import backends, diagnosis, file_objects
-from zerocopy.loading.formats import dcp_metadata, hdf5, hf_shards, model_folder
+from zerocopy.loading.formats import hdf5
+from zerocopy.loading.formats.model_folder import located as located
 
 Backend = str
 
@@ -35,34 +36,6 @@ _WRAPPERS = {
     ("tempfile", "_TemporaryFileWrapper"): "file",
     ("fsspec.implementations.local", "LocalFileOpener"): "f",
 }
-
-
-def located(f: Any, strict: bool = True) -> Any:
-    """Return where the checkpoint is that a path leads to. `strict` is that of the functions of ``shard_index``.
-
-    Returns
-    -------
-    Index
-        The index of shards that `f` names, or that is in the folder `f`.
-    Folder
-        The folder `f` of ``torch.distributed.checkpoint``.
-    str
-        The one model file of a Hugging Face folder.
-    object
-        `f` itself, for a file, a file object or a buffer.
-
-    Raises
-    ------
-    IsADirectoryError
-        The folder `f` has none of these.
-    """
-    found = model_folder.located(f, strict)
-    if not model_folder.is_folder(found):
-        return found
-    folder = dcp_metadata.folder_of(found) or hf_shards.folder_of(os.fsdecode(found))
-    if folder is None:
-        raise IsADirectoryError(errno.EISDIR, model_folder.not_a_checkpoint(found), os.fsdecode(found))
-    return folder
 
 
 def open_archive(

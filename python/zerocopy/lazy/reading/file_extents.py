@@ -33,7 +33,7 @@ def _folder_extents(tensors: dcp_folder.Tensors, name: str, box: Box | None) -> 
         ChunkExtent(place.file, place.offset, chunk.offsets, chunk.sizes, place.stride)
         for chunk, place in zip(wanted, places, strict=True)
     )
-    return TensorExtents(stored.shape, stored.dtype, tuple(chunks))
+    return TensorExtents(stored.shape, builder.dtype(stored.dtype), tuple(chunks))
 
 
 def _overlaps(chunk: dcp_metadata.Chunk, box: Box) -> bool:

@@ -5,30 +5,25 @@
     .metadata                     a pickle: of each tensor its shape and dtype, of each chunk its file and place
     __0_0.distcp, __1_0.distcp    the chunks one behind the other, each what torch.save wrote
 
-The pickle is made of objects of ``torch.distributed``. They come as stubs here: nothing of the file is imported or
-called, and it does not matter which release of torch wrote it or reads it.
+The pickle is made of objects of ``torch.distributed``. They come as records here: nothing of the file is imported or
+called, and it does not matter which release of torch wrote it, or whether there is one.
 """
 
 from __future__ import annotations
 
-import io
+import contextlib
+import itertools
 import os
-import zipfile
 from collections.abc import Iterator
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
 from zerocopy import _core
-from zerocopy._native import _C
 from zerocopy.display import described, shown
 from zerocopy.errors import FormatError, UnsupportedError
-from zerocopy.loading.device import staging
 from zerocopy.loading.formats import dcp_extents, dcp_paths
 from zerocopy.loading.formats.dcp_extents import ArchiveExtent as ArchiveExtent
-from zerocopy.loading.objects import builder, stubs
 
 _METADATA = ".metadata"
 _MAX_LENGTH = 1 << 30  # bytes
@@ -47,11 +42,16 @@ class Chunk(NamedTuple):
 
 
 class Chunked(NamedTuple):
-    """A tensor in chunks."""
+    """A tensor in chunks. Its dtype is torch's name of it."""
 
     shape: tuple[int, ...]
-    dtype: torch.dtype
+    dtype: str
     chunks: list[Chunk]
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its elements."""
+        return prod(self.shape) * itemsize(self.dtype)
 
 
 class Folder(NamedTuple):
@@ -113,7 +113,7 @@ def folder_of(f: Any) -> Folder | None:
     name = os.fsdecode(f)
     try:
         content = _content(path / _METADATA)
-        return _folder(name, path, _unpickled(content), len(content))
+        return _folder(name, path, _core.unpickled(content), len(content))
     except UnsupportedError as error:
         raise UnsupportedError(f"{name}/{_METADATA}: {error}") from None
     except (FormatError, TypeError, ValueError, KeyError) as error:
@@ -128,52 +128,6 @@ def _content(path: Path) -> bytes:
     if len(content) > _MAX_LENGTH:
         raise ValueError("more than 1 GiB")
     return content
-
-
-def _unpickled(content: bytes) -> Any:
-    opened = _C.Archive.open_buffer(as_archive(content), "c", None)
-    return opened.load(stubs.allow, staging.Destination(), "utf-8", _ObjectBuilder(builder))
-
-
-class _Object(stubs.Stub):
-    """An object of ``.metadata``: its class and its attributes. Folders have millions, so each is small."""
-
-    def __init__(self, cls: stubs.UnknownGlobal) -> None:
-        self.callable, self.state = cls, None
-
-
-class _ObjectBuilder(stubs.StubBuilder):
-    """Makes the objects of ``.metadata``, which are no containers."""
-
-    def create(self, cls: Any, arguments: tuple[Any, ...]) -> Any:
-        """Return an object of a class of torch."""
-        if isinstance(cls, stubs.UnknownGlobal) and not arguments:
-            return _Object(cls)
-        return super().create(cls, arguments)
-
-    def append(self, target: Any, item: Any) -> None:
-        """Append to a list."""
-        _require_container(target)
-        super().append(target, item)
-
-    def set_item(self, target: Any, key: Any, value: Any) -> None:
-        """Set an item of a dict."""
-        _require_container(target)
-        super().set_item(target, key, value)
-
-
-def _require_container(target: Any) -> None:
-    if isinstance(target, _Object):
-        raise TypeError(f"a {shown(_class_of(target))} is not a container")
-
-
-def as_archive(content: bytes) -> memoryview:
-    """Return an archive around the content of ``.metadata``: the machine reads pickles that are in archives."""
-    wrapped = io.BytesIO()
-    with zipfile.ZipFile(wrapped, "w") as archive:
-        archive.writestr("metadata/data.pkl", content)
-        archive.writestr("metadata/version", "3\n")
-    return wrapped.getbuffer()
 
 
 def _folder(name: str, folder: Path, metadata: Any, size: int) -> Folder:
@@ -201,14 +155,27 @@ def _folder(name: str, folder: Path, metadata: Any, size: int) -> Folder:
 
 
 def _class_of(value: Any) -> str:
-    known = value.callable if isinstance(value, stubs.Stub) else None
-    return known.name if isinstance(known, stubs.UnknownGlobal) else getattr(known, "__name__", "")
+    known = value.callable if isinstance(value, _core.PlainObject) else None
+    return known.name if isinstance(known, _core.PlainGlobal) else ""
 
 
 def _state(value: Any, wanted: str) -> dict[str, Any]:
     if _class_of(value) != wanted or not isinstance(value.state, dict):
         raise TypeError(f"a {shown(_class_of(value) or type(value).__name__)} where a {wanted} belongs")
-    return value.state
+    state: dict[str, Any] = value.state
+    return state
+
+
+def itemsize(dtype: str) -> int:
+    """Return the bytes of an element; 0 if no known release of torch has such a dtype."""
+    size = _core.itemsize(dtype)
+    if not size:
+        from zerocopy import _torch  # The running release may have it.
+        from zerocopy.loading.objects import builder
+
+        with contextlib.suppress(UnsupportedError, AttributeError):
+            size = _torch.element_size(builder.dtype(dtype))
+    return size
 
 
 class _Files(dict[str, str]):
@@ -244,7 +211,7 @@ def _chunked(
     properties = said["properties"]
     state = properties.state if _class_of(properties) == "TensorProperties" else None
     dtype = state[0] if isinstance(state, tuple) and state else None
-    if not isinstance(dtype, torch.dtype):
+    if not isinstance(dtype, _core.PlainGlobal) or dtype.module != "torch" or not itemsize(dtype.name):
         raise TypeError(f"{shown(name)} has no dtype")
     shape = _extent(said["size"])
     if not isinstance(said["chunks"], list):
@@ -258,7 +225,7 @@ def _chunked(
         if place is None:
             raise ValueError(f"{shown(name)} has no place for its chunk at {begin}")
         chunks.append(Chunk(begin, size, place))
-    tensor = Chunked(shape, dtype, chunks)
+    tensor = Chunked(shape, dtype.name, chunks)
     require_whole(name, tensor, budget)
     return tensor
 
@@ -300,8 +267,25 @@ def _is_whole(name: str, tensor: Chunked, budget: _core.Budget) -> bool:
             "load the tensor with torch.distributed.checkpoint, and save it in chunks of one size"
         )
     budget.charge(_CELL * prod(cells))
-    counts = torch.zeros(cells, dtype=torch.int32, device="cpu")
+    covered = bytearray(prod(cells))
     for chunk in tensor.chunks:
+        if not all(chunk.sizes):
+            continue
         begins = zip(borders, chunk.offsets, chunk.sizes, strict=True)
-        counts[tuple(slice(places[begin], places[begin + size]) for places, begin, size in begins)] += 1
-    return bool((counts == 1).all())
+        spans = [range(places[begin], places[begin + size]) for places, begin, size in begins]
+        for row in _rows(spans, cells):
+            if any(covered[row]):
+                return False
+            covered[row] = b"\1" * (row.stop - row.start)
+    return all(covered)
+
+
+def _rows(spans: list[range], cells: list[int]) -> Iterator[slice]:
+    """Yield the cells of a part of a grid, as slices of the grid in row-major order."""
+    *outer, last = spans or [range(1)]
+    for place in itertools.product(*outer):
+        begin = 0
+        for index, count in zip(place, cells, strict=False):
+            begin = begin * count + index
+        begin = begin * (cells[-1] if cells else 1)
+        yield slice(begin + last.start, begin + last.stop)

@@ -16,14 +16,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
 from zerocopy import _core
 from zerocopy.display import described, shown
 from zerocopy.errors import Error, FormatError
 from zerocopy.loading.formats.dcp_extents import ArchiveExtent
 from zerocopy.loading.formats.dcp_metadata import Chunk, Chunked, Folder, require_whole
-from zerocopy.loading.objects import builder
 
 _SHARDING = "DCP_SHARDING_INFO"
 _OFFSETS = "saved_offsets"
@@ -32,7 +29,7 @@ _MAX_OFFSET = 1 << 62
 
 class _Part(NamedTuple):
     name: str
-    dtype: torch.dtype
+    dtype: str
     chunk: Chunk
 
 
@@ -82,7 +79,7 @@ def _parts(path: Path, facts: dict[str, Any]) -> Iterator[_Part]:
         if not all(type(offset) is int and 0 <= offset < _MAX_OFFSET for offset in offsets):
             raise ValueError(f"expected offsets of {described(fact.name)}, found {shown(str(offsets))}")
         place = ArchiveExtent(str(path), fact.offset, fact.nbytes)
-        yield _Part(fact.name, builder.dtype(fact.dtype), Chunk(tuple(offsets), fact.shape, place))
+        yield _Part(fact.name, fact.dtype, Chunk(tuple(offsets), fact.shape, place))
 
 
 def _joined(name: str, parts: list[_Part], budget: _core.Budget) -> Chunked:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
 
 from zerocopy.display import listed, shown
-from zerocopy.loading.formats import shard_index
+from zerocopy.loading.formats import dcp_metadata, hf_shards, shard_index
 
 #: In the order in which transformers, diffusers and peft look.
 NAMES = (
@@ -44,28 +45,54 @@ def not_a_checkpoint(folder: str | os.PathLike[str]) -> str:
     )
 
 
-def is_distributed(folder: str | os.PathLike[str]) -> bool:
+def is_distributed(folder: Any) -> bool:
     """Return whether ``torch.distributed.checkpoint`` wrote a folder."""
-    return Path(os.fsdecode(folder), _DCP_METADATA).is_file()
+    return is_folder(folder) and Path(os.fsdecode(folder), _DCP_METADATA).is_file()
 
 
 def located(f: Any, strict: bool = True) -> Any:
-    """Return the index of shards that a path leads to, or the model file of a folder; anything else as it is.
+    """Return where the checkpoint is that a path leads to. `strict` is that of the functions of ``shard_index``.
+
+    Returns
+    -------
+    Index
+        The index of shards that `f` names, or that is in the folder `f`.
+    Folder
+        The folder `f` of ``torch.distributed.checkpoint``.
+    str
+        The one model file of a Hugging Face folder.
+    object
+        `f` itself, for a file, a file object or a buffer.
 
     Raises
     ------
+    IsADirectoryError
+        The folder `f` has none of these.
     OSError
         The folder or the index cannot be read.
     zerocopy.FormatError, zerocopy.UnsupportedError
-        As :func:`zerocopy.loading.formats.shard_index.index_in`.
+        As :func:`zerocopy.loading.formats.shard_index.index_in`, or of a damaged ``.metadata``.
     """
     if not is_folder(f):
         return shard_index.index_named(f, strict) or f
-    folder = Path(os.fsdecode(f))
+    name = os.fsdecode(f)
+    folder = Path(name)
     if not is_distributed(folder):
-        for name in NAMES:
-            if (folder / name).is_file():
-                return shard_index.index_named(folder / name, strict) or str(folder / name)
-    return (
-        shard_index.index_in(folder, strict) or f
-    )  # an index of another name, or the metadata of a distributed folder
+        for known in NAMES:
+            if (folder / known).is_file():
+                return shard_index.index_named(folder / known, strict) or str(folder / known)
+    # An index of another name, or the metadata of a distributed folder.
+    found = shard_index.index_in(folder, strict) or dcp_metadata.folder_of(f) or hf_shards.folder_of(name)
+    if found is None:
+        raise IsADirectoryError(errno.EISDIR, not_a_checkpoint(folder), name)
+    return found
+
+
+def files_of(found: Any) -> list[str]:
+    """Return the files whose bytes a located checkpoint is made of: shards, and not their index."""
+    match found:
+        case shard_index.Index():
+            return [str(shard) for shard in found.shards]
+        case dcp_metadata.Folder():
+            return list(dict.fromkeys(place.file for place in found.places))
+    return [os.fspath(found)]

@@ -11,7 +11,7 @@ import json
 import os
 import stat
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -105,19 +105,50 @@ def present(index: Index, strict: bool) -> list[Path]:
     return [shard for shard in index.shards if strict or shard.exists()]
 
 
-def homes(index: Index, held: Mapping[Path, Iterable[str]], strict: bool = True) -> dict[str, Path]:
-    """Return the shard to read each tensor from, in the order of the index; then those that only shards name.
+class Homes(NamedTuple):
+    """An index compared with its shards.
 
-    Parameters
+    Attributes
     ----------
-    index : Index
-        Where each tensor is said to be.
-    held : dict of Path to names
-        The tensors that each shard has.
-    strict : bool
-        Whether to raise ``FormatError`` where index and shards disagree: loaders that go by the shards, and not by the
-        index, would see another checkpoint. Otherwise one warning says how they disagree, and what the shards have is
-        returned. Of a tensor in two shards the one counts that the index names.
+    source : Index
+    found : dict of str to Path
+        The shard to read each tensor from, in the order of the index; then those that only shards name.
+    missing : list of str
+        Names of the index that no shard has.
+    wrong : list of str
+        A text for each tensor that is in another shard than the index says, or in none by the index.
+    """
+
+    source: Index
+    found: dict[str, Path]
+    missing: list[str]
+    wrong: list[str]
+
+    def faults(self) -> list[str]:
+        """Return how index and shards disagree; nothing if they agree."""
+        if not self.missing:
+            return self.wrong[:_MAX_WRONG]
+        lost = f"no shard has {count(len(self.missing), 'tensor')} of the index: {listed(self._lost())}"
+        return [lost, *self.wrong[:_MAX_WRONG]]
+
+    def require_agreement(self) -> None:
+        """Raise ``FormatError`` where index and shards disagree.
+
+        Loaders that go by the shards, and not by the index, would see another checkpoint.
+        """
+        if self.missing or self.wrong:
+            lost = [*self._lost()]
+            first = f"{lost[0]}, which does not have it" if lost else self.wrong[0]
+            raise FormatError(f"{self.source.name}: {first}. strict=False takes what the shards have")
+
+    def _lost(self) -> Iterator[str]:
+        return (f"{shown(name)} is to be in {shown(self.source.homes[name].name)}" for name in self.missing)
+
+
+def compared(index: Index, held: Mapping[Path, Iterable[str]]) -> Homes:
+    """Compare an index with the names of the tensors that each shard has.
+
+    Of a tensor in two shards the one counts that the index names.
     """
     found: dict[str, Path] = {}
     wrong = []
@@ -130,19 +161,21 @@ def homes(index: Index, held: Mapping[Path, Iterable[str]], strict: bool = True)
             found.setdefault(name, shard)
             place = f"is to be in {shown(home.name)}" if home else "is in no shard by the index"
             wrong.append(f"{shown(name)} {place}, and {shown(shard.name)} has it")
-    missing = [name for name in index.homes if name not in found]
-    if missing or wrong:
-        _disagree(index, missing, wrong, strict)
-    return {name: found[name] for name in dict.fromkeys([*index.homes, *found]) if name in found}
+    ordered = {name: found[name] for name in dict.fromkeys([*index.homes, *found]) if name in found}
+    return Homes(index, ordered, [name for name in index.homes if name not in found], wrong)
 
 
-def _disagree(index: Index, missing: list[str], wrong: list[str], strict: bool) -> None:
-    lost = [f"{shown(name)} is to be in {shown(index.homes[name].name)}" for name in missing]
+def homes(index: Index, held: Mapping[Path, Iterable[str]], strict: bool = True) -> dict[str, Path]:
+    """Return the shard to read each tensor from, as :class:`Homes`.
+
+    Where index and shards disagree, raise ``FormatError`` if `strict`; else give one warning.
+    """
+    found = compared(index, held)
     if strict:
-        first = f"{lost[0]}, which does not have it" if lost else wrong[0]
-        raise FormatError(f"{index.name}: {first}. strict=False takes what the shards have")
-    texts = [f"no shard has {count(len(missing), 'tensor')} of the index: {listed(lost)}"] if lost else []
-    warnings.warn(f"{shown(index.name)}: {'; '.join([*texts, *wrong[:_MAX_WRONG]])}", stacklevel=5)
+        found.require_agreement()
+    elif faults := found.faults():
+        warnings.warn(f"{shown(index.name)}: {'; '.join(faults)}", stacklevel=4)
+    return found.found
 
 
 def _in_folder(folder: Path) -> Path | None:

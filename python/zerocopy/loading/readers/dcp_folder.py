@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -71,9 +70,8 @@ class Files:
         entry = self.folder.entries[name]
         if isinstance(entry, dcp_metadata.ArchiveExtent):
             return self._loaded(name, entry)
-        parts = (
-            _checked(name, entry.dtype, *part) for part in zip(entry.chunks, self.each(name), strict=True)
-        )
+        dtype = builder.dtype(entry.dtype)
+        parts = (_checked(name, dtype, *part) for part in zip(entry.chunks, self.each(name), strict=True))
         return (
             self._in_rows(name, next(parts)) if len(entry.chunks) == 1 else self._joined(name, entry, parts)
         )
@@ -108,7 +106,7 @@ class Files:
             archive.require_unchanged()
         if stored.offset is None or stored.is_conjugate or stored.is_negative or archive.big_endian:
             return None
-        if (stored.shape, builder.dtype(stored.dtype)) != (chunk.sizes, entry.dtype):
+        if (stored.shape, stored.dtype) != (chunk.sizes, entry.dtype):
             raise _no_chunk(name, place)
         # The archive is a part of the file, and its offsets count from where it begins.
         return ChunkPlace(place.file, place.offset + stored.offset, stored.stride)
@@ -144,17 +142,16 @@ class Files:
                 f"{self.folder.name}: mode 'r+' cannot write to {shown(name)}, which lies in several chunks"
             )
         # Before there is memory for it: a stranger's .metadata may say any number.
-        if prod(entry.shape) * _torch.element_size(entry.dtype) > sum(
-            chunk.place.length for chunk in entry.chunks
-        ):
+        if entry.nbytes > sum(chunk.place.length for chunk in entry.chunks):
             raise FormatError(f"{self.folder.name}: {shown(name)} is larger than its chunks")
+        dtype = builder.dtype(entry.dtype)
         whole: torch.Tensor | None = None
         for chunk, part in zip(entry.chunks, parts, strict=True):
             if whole is None:
-                whole = torch.empty(entry.shape, dtype=entry.dtype, device=part.device)
+                whole = torch.empty(entry.shape, dtype=dtype, device=part.device)
             extents = zip(chunk.offsets, chunk.sizes, strict=True)
             whole[tuple(slice(begin, begin + size) for begin, size in extents)] = part
-        return torch.empty(entry.shape, dtype=entry.dtype, device="cpu") if whole is None else whole
+        return torch.empty(entry.shape, dtype=dtype, device="cpu") if whole is None else whole
 
     def _archive(self, place: dcp_metadata.ArchiveExtent) -> _C.Archive:
         """Open the bytes at a place: one archive by torch.save, and nothing else."""
@@ -253,8 +250,7 @@ class Tensors:
         """Return what is known of a tensor, as ``_C.Lazy.entry``: it does not lie in one storage."""
         stored = self._entries[self._names[i]]
         assert isinstance(stored, dcp_metadata.Chunked)
-        dtype = str(stored.dtype).removeprefix("torch.")
-        return _C.scattered_entry(stored.shape, dtype)
+        return _C.scattered_entry(stored.shape, stored.dtype)
 
     @property
     def folder(self) -> dcp_metadata.Folder:
@@ -284,7 +280,8 @@ class Tensors:
         if isinstance(entry, dcp_metadata.ArchiveExtent):
             return self._opened.load(name)
         strides = torch.empty(entry.shape, device="meta").stride()
-        return objects.placeholder(self._places[name], 0, entry.shape, strides, entry.dtype, "cpu", False)
+        dtype = builder.dtype(entry.dtype)
+        return objects.placeholder(self._places[name], 0, entry.shape, strides, dtype, "cpu", False)
 
     def leaves(self, names: list[str], objects: Any) -> list[Any]:
         """Return several of these."""

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from zerocopy import _core
-from zerocopy.cli.reading import OpenFile
-from zerocopy.cli.runner import Trouble
+from zerocopy.catalogue.files import OpenFile, Trouble
 from zerocopy.errors import FormatError, UnsupportedError
 from zerocopy.loading import diagnosis
 from zerocopy.loading.formats import hdf5
@@ -95,6 +94,14 @@ def container_of(file: OpenFile) -> str:
     if sample.head[:1] == b"\x80" or head["stopped"] or head["globals"]:
         return "pickle"
     raise Trouble(str(diagnosis.diagnose(sample, FormatError("not a checkpoint"))))
+
+
+def require_listed(container: str) -> None:
+    """Raise ``Trouble`` for a kind of file that is recognised, and is not a checkpoint that anything lists."""
+    if container == "tar":
+        raise Trouble(diagnosis.TORCHS_TAR)
+    if container == "pickle":
+        raise Trouble("is a bare pickle, not a checkpoint that torch.save wrote")
 
 
 def _occurs(file: OpenFile, is_there: Callable[[bytes], bool]) -> bool:

@@ -1,7 +1,7 @@
 """Reads the names, shapes and places of the tensors of a checkpoint: a file, an index of shards, or a folder.
 
-The native core reads zip, legacy, safetensors and HDF5 files, so torch is not imported for them. A folder of
-``torch.distributed.checkpoint`` takes torch.
+The native core reads zip, legacy, safetensors and HDF5 files, and ``.metadata`` of ``torch.distributed.checkpoint``, so
+torch is not imported for them.
 """
 
 from __future__ import annotations
@@ -13,13 +13,10 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, NamedTuple
 
-from zerocopy import _core
-from zerocopy.cli.output import escaped
-from zerocopy.cli.reading import OpenFile
-from zerocopy.cli.runner import Trouble
+from zerocopy import _core, display
+from zerocopy.catalogue.files import OpenFile, Trouble
 from zerocopy.errors import Error
-from zerocopy.loading import diagnosis
-from zerocopy.loading.formats import model_folder, shard_index
+from zerocopy.loading.formats import dcp_metadata, model_folder, shard_index
 
 _MAX_MESSAGE = 1000
 
@@ -40,8 +37,8 @@ class Entry(NamedTuple):
     file : str
         The file that holds its bytes.
     offset : int or None
-        Where its first element is in the file; None for compressed records, for tensors of several parts, and in a
-        folder of ``torch.distributed.checkpoint``: its metadata only say where the archive of a chunk begins.
+        Where its first element is in the file; None for compressed records, for tensors of several parts or chunks,
+        and where ``.metadata`` of ``torch.distributed.checkpoint`` only says where the archive of a chunk begins.
     storage : str
         The name of its storage in the file, or empty.
     geometry : tuple
@@ -104,6 +101,8 @@ class Contents(NamedTuple):
         The metadata of a .safetensors file or of an index.
     stored_nbytes : int
         Bytes of all storages, each counted once.
+    faults : list of str
+        How an index and its shards disagree; empty for a checkpoint that loads.
     """
 
     path: str
@@ -113,10 +112,18 @@ class Contents(NamedTuple):
     values: list[Value]
     metadata: dict[str, str]
     stored_nbytes: int
+    faults: list[str]
 
 
-def contents_of(path: str) -> Contents:
+def contents_of(path: str, *, strict: bool = True) -> Contents:
     """Return what is in a checkpoint.
+
+    Parameters
+    ----------
+    path : str
+        A file, an index of shards, or a folder.
+    strict : bool
+        As for ``zerocopy.load``: False lists what the shards of a wrong index have, and says in `faults` what is wrong.
 
     Raises
     ------
@@ -128,12 +135,13 @@ def contents_of(path: str) -> Contents:
     if "\0" in path:
         raise Trouble("embedded null byte")
     with _in_words():
-        found = model_folder.located(path)
-        if isinstance(found, shard_index.Index):
-            return _of_index(path, found)
-        if os.path.isdir(found):  # noqa: PTH112  as in model_folder
-            return _of_folder(path)
-        return _of_file(path, found)
+        match model_folder.located(path, strict):
+            case shard_index.Index() as index:
+                return _of_index(path, index, strict)
+            case dcp_metadata.Folder() as folder:
+                return _of_folder(path, folder)
+            case file:
+                return _of_file(path, file)
 
 
 @contextlib.contextmanager
@@ -142,7 +150,11 @@ def _in_words() -> Iterator[None]:
     try:
         yield
     except (Error, UnpicklingError) as error:
-        raise Trouble(escaped(str(error), _MAX_MESSAGE)) from None
+        raise Trouble(_shown(str(error), _MAX_MESSAGE)) from None
+
+
+def _shown(text: str, longest: int = 200) -> str:
+    return display.shown(text, longest, exact=True)
 
 
 def facts_of(file: OpenFile) -> dict[str, Any]:
@@ -160,42 +172,39 @@ def facts_of(file: OpenFile) -> dict[str, Any]:
         except (Error, UnpicklingError) as error:
             container = _kind_of(file)
             if container == "zip":
-                raise Trouble(escaped(str(error), _MAX_MESSAGE)) from None
+                raise Trouble(_shown(str(error), _MAX_MESSAGE)) from None
     container = container or _kind_of(file)
-    if container == "tar":
-        raise Trouble(diagnosis.TORCHS_TAR)
-    if container == "pickle":
-        raise Trouble("is a bare pickle, not a checkpoint that torch.save wrote")
     with _in_words():
-        if container != "hdf5":
+        if container in ("zip", "legacy", "safetensors"):
             return _core.contents(file.descriptor, file.path)
-        from zerocopy.cli import layout  # It takes longer to import than to list most files.
+        from zerocopy.catalogue import layout  # It takes longer to import than to list most files.
 
+        layout.require_listed(container)
         return _core.contents(file.descriptor, file.path, layout.listing_of(file))
 
 
 def _kind_of(file: OpenFile) -> str:
     """Return what a file is that is not a checkpoint by its first bytes."""
-    from zerocopy.cli import layout
+    from zerocopy.catalogue import layout
 
     return layout.container_of(file)
 
 
-def _of_file(path: str, file_path: str) -> Contents:
+def _of_file(path: str, file_path: str | os.PathLike[str]) -> Contents:
+    file_path = os.fspath(file_path)
     with contextlib.closing(OpenFile(file_path)) as file:
         facts = facts_of(file)
     entries = list(_entries(facts, file_path))
     values = [Value(*value) for value in facts["others"]]
-    if left_out := facts.get("left_out"):  # of HDF5
+    if left_out := facts["left_out"]:  # of HDF5
         from zerocopy.loading.formats import hdf5
 
         values += [
             Value(name, "left out", why) for name, why in left_out if why not in (hdf5.TEXT, hdf5.ATTRIBUTE)
         ]
     stored = sum(storage.nbytes for storage in facts["storages"])
-    return Contents(
-        path, facts["container"], [file_path], with_ties(entries), values, facts["metadata"] or {}, stored
-    )
+    metadata = facts["metadata"] or {}
+    return Contents(path, facts["container"], [file_path], with_ties(entries), values, metadata, stored, [])
 
 
 def _entries(facts: dict[str, Any], path: str) -> Iterator[Entry]:
@@ -239,61 +248,44 @@ def by_dtype(entries: Iterable[Entry]) -> dict[str, tuple[int, int]]:
     return sums
 
 
-def _of_index(path: str, index: shard_index.Index) -> Contents:
+def _of_index(path: str, index: shard_index.Index, strict: bool) -> Contents:
     held: dict[Path, dict[str, Entry]] = {}
     stored = 0
     kinds: dict[str, None] = {}
-    for shard in index.shards:
+    shards = shard_index.present(index, strict) or list(index.shards)
+    for shard in shards:
         try:
-            part = _of_file(str(shard), str(shard))
+            part = _of_file(str(shard), shard)
         except OSError as error:
-            raise type(error)(error.errno, f"{escaped(shard.name)}: {error.strerror}") from None
+            raise type(error)(error.errno, f"{_shown(shard.name)}: {error.strerror}") from None
         except Trouble as trouble:
-            raise Trouble(f"{escaped(shard.name)}: {trouble}") from None
-        found = {entry.name: entry for entry in part.entries}
-        held[shard] = found
+            raise Trouble(f"{_shown(shard.name)}: {trouble}") from None
+        held[shard] = {entry.name: entry for entry in part.entries}
         stored += part.stored_nbytes
         kinds[part.container] = None
+    homes = shard_index.compared(index, held)
+    if strict:
+        homes.require_agreement()
     container = f"sharded {' and '.join(kinds)}".rstrip()
-    ordered = [held[shard][name] for name, shard in shard_index.homes(index, held).items()]
-    return Contents(path, container, [str(shard) for shard in index.shards], ordered, [], {}, stored)
+    ordered = [held[shard][name] for name, shard in homes.found.items()]
+    return Contents(
+        path, container, [str(shard) for shard in shards], ordered, [], {}, stored, homes.faults()
+    )
 
 
-def _of_folder(path: str) -> Contents:
-    """Return what is in a folder of torch.distributed.checkpoint: its metadata is a pickle that takes torch."""
-    if not model_folder.is_distributed(path):
-        raise Trouble(model_folder.not_a_checkpoint(path))
-    from zerocopy.cli import distributed_folder
-
-    dcp_metadata = distributed_folder.reader()
-    folder = dcp_metadata.folder_of(path)
-    if folder is None:
-        raise Trouble(model_folder.not_a_checkpoint(path))
+def _of_folder(path: str, folder: dcp_metadata.Folder) -> Contents:
+    """Return what is in a folder of torch.distributed.checkpoint."""
     entries, values = [], []
     for name, found in folder.entries.items():
         if not isinstance(found, dcp_metadata.Chunked):
-            values.append(
-                Value(name, "object", f"{found.length} bytes in {found.file.rpartition(os.sep)[2]}")
-            )
+            where = found.file.rpartition(os.sep)[2]
+            values.append(Value(name, "object", f"{found.length} bytes in {where}"))
             continue
-        dtype = str(found.dtype).removeprefix("torch.")
-        numel = 1
-        for size in found.shape:
-            numel *= size
-        file = found.chunks[0].place.file if found.chunks else ""
-        made_by = "" if len(found.chunks) == 1 else f"{len(found.chunks)} chunks"
-        nbytes = (
-            numel * found.dtype.itemsize
-            if hasattr(found.dtype, "itemsize")
-            else numel * _itemsize(found.dtype)
-        )
-        entries.append(Entry(name, dtype, tuple(found.shape), nbytes, file, None, made_by=made_by))
-    files = list(dict.fromkeys(place.file for place in folder.places))
+        is_one = len(found.chunks) == 1
+        place = found.chunks[0].place if found.chunks else None
+        offset = place.offset if place is not None and is_one and folder.is_safetensors else None
+        made_by = "" if is_one else f"{len(found.chunks)} chunks"
+        file = "" if place is None else place.file
+        entries.append(Entry(name, found.dtype, found.shape, found.nbytes, file, offset, made_by=made_by))
     stored = sum(place.length for place in folder.places)
-    return Contents(path, "distributed", files, entries, values, {}, stored)
-
-
-def _itemsize(dtype: Any) -> int:
-    from zerocopy import _torch
-
-    return _torch.element_size(dtype)
+    return Contents(path, "distributed", model_folder.files_of(folder), entries, values, {}, stored, [])

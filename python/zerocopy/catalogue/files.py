@@ -1,0 +1,73 @@
+"""The files that a path leads to, and one of them open: read by position, whole or a part."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+
+
+class Trouble(Exception):
+    """A file cannot be read, or has a format that is not a checkpoint's."""
+
+
+class OpenFile:
+    """A regular file that is read by position. It never blocks, and one that shrinks is an exception."""
+
+    part: tuple[int, int] | None = None  # offset and size of a part that stands for the whole
+
+    def __init__(self, path: str) -> None:
+        if "\0" in path:
+            raise Trouble("embedded null byte")
+        self.path = path
+        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        status = os.fstat(self.descriptor)
+        self.size = status.st_size
+        why = (
+            "is a directory: give one of its files" if stat.S_ISDIR(status.st_mode)
+            else "is not a regular file" if not stat.S_ISREG(status.st_mode)
+            else "the file is empty" if not self.size
+            else ""
+        )  # fmt: skip
+        if why:
+            self.close()
+            raise Trouble(why)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self.descriptor)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return bytes of the file, fewer only at its end."""
+        pieces = []
+        while size > 0 and (piece := os.pread(self.descriptor, size, offset)):
+            pieces.append(piece)
+            offset += len(piece)
+            size -= len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def pieces(self, offset: int, size: int, length: int = 1 << 20) -> Iterator[bytes]:
+        """Yield bytes of the file piece by piece."""
+        end = offset + size
+        while offset < end:
+            piece = self.read(offset, min(length, end - offset))
+            if not piece:
+                raise Trouble(f"the file ends at {offset}: it became shorter")
+            yield piece
+            offset += len(piece)
+
+
+class FilePart(OpenFile):
+    """A part of an open file that is read like a file of its own: offsets count from its start."""
+
+    def __init__(self, whole: OpenFile, offset: int, size: int) -> None:
+        self.path, self.descriptor, self.size = whole.path, whole.descriptor, size
+        self.part, self.offset = (offset, size), offset
+        self._whole = whole
+
+    def close(self) -> None:
+        """Do nothing: the whole file owns the descriptor."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return bytes of the part, fewer only at its end."""
+        return self._whole.read(self.offset + offset, min(size, self.size - offset))
