@@ -39,7 +39,7 @@ struct Hdf5Entry {
   std::optional<std::size_t> same_as{};             // an earlier entry of the same dataset under another name
 };
 
-// In file order. Each group precedes its members. What is left out comes last.
+// In file order. Each group precedes its members. Objects that are left out come last.
 using Hdf5Listing = std::vector<Hdf5Entry>;
 
 // Checks the first bytes.

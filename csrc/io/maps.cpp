@@ -153,12 +153,13 @@ std::uint64_t release_pages(const FileMapping& mapping, std::uint64_t begin, std
     for (auto run = entries.begin(); run != entries.end();) {
       run = std::find_if(run, entries.end(), is_clean);
       const auto last = std::find_if_not(run, entries.end(), is_clean);
-      if (run != last) page_out(at + (run - entries.begin()), last - run);
+      const auto before = static_cast<std::uint64_t>(run - entries.begin());
+      if (run != last) page_out(at + before, static_cast<std::uint64_t>(last - run));
       run = last;
     }
     return true;
   });
-  // What was read ahead into the page cache, and is not mapped.
+  // Pages that were read ahead into the page cache are not mapped.
   if (const std::optional<File> file = file_of(mapping)) {
     ::posix_fadvise(file->descriptor(), static_cast<off_t>(mapping.offset + first * page - mapping.begin),
                     static_cast<off_t>((behind - first) * page), POSIX_FADV_DONTNEED);

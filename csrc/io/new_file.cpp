@@ -70,6 +70,19 @@ int copy_small(int target, std::uint64_t at, int source, Extent extent) noexcept
   return 0;
 }
 
+// Returns what is left of buffers after so many bytes, without empty buffers in front.
+std::span<iovec> behind(std::span<iovec> buffers, std::size_t size) noexcept {
+  while (!buffers.empty() && size >= buffers.front().iov_len) {
+    size -= buffers.front().iov_len;
+    buffers = buffers.subspan(1);
+  }
+  if (!buffers.empty()) {
+    buffers.front().iov_base = static_cast<char*>(buffers.front().iov_base) + size;
+    buffers.front().iov_len -= size;
+  }
+  return buffers;
+}
+
 }  // namespace
 
 NewFile::NewFile(std::string target, NewFileOptions options)
@@ -122,28 +135,21 @@ std::string NewFile::path() const {
 }
 
 int NewFile::append(std::span<const ByteSpan> parts) noexcept {
-  std::array<iovec, kMaxParts> left{};
+  std::array<iovec, kMaxParts> room{};
   while (!parts.empty()) {
     std::size_t count = 0;
     for (const ByteSpan part : parts.first(std::min(parts.size(), kMaxParts))) {
       // NOLINTNEXTLINE(*-const-cast): iovec serves reads and writes
-      left.at(count++) = {const_cast<std::byte*>(part.data()), part.size()};
+      room.at(count++) = {const_cast<std::byte*>(part.data()), part.size()};
     }
     parts = parts.subspan(count);
-    for (std::size_t first = 0; first < count;) {
-      if (left.at(first).iov_len == 0) {
-        ++first;
-        continue;
-      }
-      const ssize_t size = ::writev(descriptor_, &left.at(first), static_cast<int>(count - first));
+    std::span<iovec> left = behind(std::span(room).first(count), 0);
+    while (!left.empty()) {
+      const ssize_t size = ::writev(descriptor_, left.data(), static_cast<int>(left.size()));
       if (size < 0 && errno == EINTR) continue;
       if (size <= 0) return size < 0 ? errno : ENOSPC;
-      auto rest = static_cast<std::size_t>(size);
-      advance(rest);
-      while (first < count && rest >= left.at(first).iov_len) rest -= left.at(first++).iov_len;
-      if (first == count) break;
-      left.at(first).iov_base = static_cast<char*>(left.at(first).iov_base) + rest;
-      left.at(first).iov_len -= rest;
+      advance(static_cast<std::uint64_t>(size));
+      left = behind(left, static_cast<std::size_t>(size));
     }
   }
   return 0;

@@ -80,7 +80,8 @@ class NewFile final : public Target {
   std::string folder_;
   std::string temporary_;  // the file's first name
   std::string like_;
-  std::unique_ptr<char[]> attributes_;  // room for the names of attributes, and for a value
+  // Room for the names of attributes, and for a value. Few saves touch it.
+  std::unique_ptr<char[]> attributes_;  // NOLINT(*-avoid-c-arrays)
   bool is_named_ = false;
   bool may_have_name_ = false;
   bool is_new_;

@@ -1,4 +1,4 @@
-// What writes files for Python: NewFile, ArchivePlan, ArchiveWriter.
+// Writes files for Python: NewFile, ArchivePlan, ArchiveWriter.
 #pragma once
 
 #include <pybind11/pybind11.h>

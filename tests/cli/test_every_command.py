@@ -37,7 +37,7 @@ READING = {
     "scan": ["FILE"],
     "show": ["FILE", "weight"],
     "verify": ["FILE"],
-    "warm": ["--socket", "s", "FILE"],
+    "warm": ["FILE"],
 }
 NAMES = ("a\nb", "\x1b[31mred", "\u202eright to left", "x" * 300, "layer.weight")
 

@@ -29,7 +29,7 @@ PLANNER = "torch.distributed.checkpoint.planner"
 
 
 class Opinions(NamedTuple):
-    """What each way says: of calls "fine" or "refused", of commands the exit code."""
+    """The answer of each way: of calls "fine" or "refused", of commands the exit code."""
 
     load: str = FINE
     open: str = FINE

@@ -1,4 +1,4 @@
-"""What ``zerocopy ls`` prints of real layouts, on terminals of four widths: committed, to be read by eye.
+"""Sessions of ``zerocopy ls`` with real layouts, on terminals of four widths: committed, to be read by eye.
 
 ``ZEROCOPY_WRITE_SESSIONS=1 pytest tests/cli/test_sessions.py`` writes the texts anew.
 """

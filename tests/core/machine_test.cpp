@@ -205,7 +205,7 @@ TEST(Machine, CallsOfOtherThings) {
   EXPECT_FORMAT(kOrderedDict + "]R.");
 }
 
-// What only a stub can stand for.
+// Objects for which only a stub can stand.
 TEST(Machine, CallsForStubs) {
   const auto stub = [](const std::string& pickle) {
     return read_pickle(region_of("\x80\2" + pickle + "."), {.stubs = true});

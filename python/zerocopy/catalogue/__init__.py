@@ -1,1 +1,1 @@
-"""What is in a checkpoint, for every format and without torch: its files, tensors, plain values, and its faults."""
+"""Lists the content of a checkpoint, of every format and without torch: its files, tensors, plain values, and its faults."""

@@ -14,7 +14,7 @@ _logger = logging.getLogger("zerocopy")
 
 
 class LeftOut:
-    """What a target does not hold of its sources, for one summary."""
+    """Counts the parts of its sources that a target does not hold, for one summary."""
 
     def __init__(self) -> None:
         self._kinds: dict[str, list[str]] = {}

@@ -27,7 +27,7 @@ _Move = Callable[[memoryview, int], None]
 
 
 class Channel:
-    """Reads and writes storages of any device. Whoever makes it keeps the descriptor open.
+    """Reads and writes storages of any device. The maker keeps the descriptor open.
 
     Parameters
     ----------

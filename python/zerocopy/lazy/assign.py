@@ -252,7 +252,7 @@ def _load(
         except RuntimeError as error:
             error.args = ("\n\t".join([str(error), *_prefix_hints(module, entries)]),)
             raise
-    # What a hook has renamed is not amiss.
+    # A hook may have renamed the keys.
     hints = _prefix_hints(module, entries) if any(found) else ()
     for hint in (*hints, *_meta_hints(module, entries)):
         warnings.warn(hint, stacklevel=3)

@@ -63,7 +63,7 @@ class Handover:
             return tensor
         moves = target.is_meta or (self.moves and target.device.type == "cpu")
         changes = target.is_meta or not self.keep_dtype or (moves and given.device != target.device)
-        # What torch copied into memory that was handed over before would change the state dict.
+        # A copy by torch into memory that was handed over before would change the state dict.
         if changes or target in self._filled:
             dtype = target.dtype if self.keep_dtype and is_dense else given.dtype
             given = given.to(given.device if moves else target.device, dtype)

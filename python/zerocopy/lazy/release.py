@@ -27,7 +27,7 @@ def release(path_or_obj: Any) -> int:
     Returns
     -------
     int
-        The bytes that were resident in this process, and are no more.
+        The bytes that left the memory of this process.
 
     Raises
     ------
