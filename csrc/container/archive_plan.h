@@ -29,7 +29,7 @@ enum class StepKind : std::uint8_t {
 };
 
 struct Step {
-  StepKind kind;
+  StepKind kind = StepKind::literal;
   std::uint64_t begin = 0;
   std::uint64_t size = 0;
   int source = -1;

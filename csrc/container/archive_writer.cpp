@@ -110,7 +110,7 @@ int ArchiveWriter::write_part(const Step& step, std::uint64_t stop) noexcept {
     }
   }
   while (done_ < step.size && written_ < stop) {
-    std::uint64_t size = std::min(kPiece, step.size - done_);
+    const std::uint64_t size = std::min(kPiece, step.size - done_);
     std::uint64_t copied = 0;
     if (!plan_.checksums_) {
       const Extent piece{step.begin + done_, size};
