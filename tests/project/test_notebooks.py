@@ -27,9 +27,9 @@ SLOW = pytest.mark.slow("computes")
 CLAIMS = {
     "gds": ["'0': 0, '1': 0", "the same values: True", "also by torch.load: True", "require"],
     "hdf5": ["{0}", "all mapped", "the same values: True", "<table>"],
+    "kept_results": ["another process", "\n3.0\n", "\n13.0\n"],
     "layer_by_layer": ["more at most", "norm of the result"],
     "lazy": ["loaded: False", "the same output: True", "the file has not changed: True", "<table>"],
-    "model_server": ["another process", "\n3.0\n", "\n13.0\n"],
 }
 
 

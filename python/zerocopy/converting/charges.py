@@ -18,7 +18,7 @@ from zerocopy.loading import error_context
 from zerocopy.loading.inputs import position_of
 
 # Bytes that a tensor takes, with its name and what the memo of pickle keeps of it; measured with PyTorch 1.13.
-_MAPPED = 1664  # to be pickled, where it lies in its file
+_MAPPED = 2816  # to be pickled and laid out, where it lies in its file
 _MADE = 2816  # to be pickled, where it is made anew each time that it is wanted
 _COPIED = 896  # to be written without a pickle
 
