@@ -1,1 +1,1 @@
-"""Lists the content of a checkpoint, of every format and without torch: its files, tensors, plain values, and its faults."""
+"""Lists the files, tensors, plain values and faults of a checkpoint, of every format and without torch."""
