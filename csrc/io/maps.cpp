@@ -153,8 +153,8 @@ std::uint64_t release_pages(const FileMapping& mapping, std::uint64_t begin, std
     for (auto run = entries.begin(); run != entries.end();) {
       run = std::find_if(run, entries.end(), is_clean);
       const auto last = std::find_if_not(run, entries.end(), is_clean);
-      const auto before = static_cast<std::uint64_t>(run - entries.begin());
-      if (run != last) page_out(at + before, static_cast<std::uint64_t>(last - run));
+      const auto skipped = static_cast<std::uint64_t>(run - entries.begin());
+      if (run != last) page_out(at + skipped, static_cast<std::uint64_t>(last - run));
       run = last;
     }
     return true;
