@@ -29,7 +29,7 @@ class Modules {
       value = function.ptr();
     }
     if (PyFunction_Check(value)) {
-      PyObject* globals = PyFunction_GET_GLOBALS(value);
+      PyObject* globals = PyFunction_GetGlobals(value);
       return globals != content_.ptr() && is_in(names_, PyDict_GetItem(globals, name_.ptr()));
     }
     // NOLINTNEXTLINE(*-reinterpret-cast): the C API's way
