@@ -71,7 +71,7 @@ def check(data: bytes) -> str:
         with contextlib.redirect_stderr(io.StringIO()):
             try:
                 entry(path)
-            except (*refusals.CLEAN, RuntimeError, SystemExit):
+            except (*refusals.CLEAN, RuntimeError, ValueError, SystemExit):  # convert: nothing to write
                 outcome = "refused"
         seconds, grown = time.process_time() - begin, _peak() - before
     size = _size(data)
