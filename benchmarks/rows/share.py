@@ -25,7 +25,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 @functools.cache
 def cache() -> Any:
-    """Have a cache of one's own, which goes with this process; clients inherit it."""
+    """Keep results in a folder of this process, which it deletes at its end. Clients inherit the folder's name."""
     from zerocopy import share
 
     if "ZEROCOPY_CACHE" not in os.environ:
@@ -45,7 +45,7 @@ def _attach_module(path: str, share: Any) -> Any:
 
 
 def _published(path: str, share: Any) -> Any:
-    """Have the call made, and its result kept."""
+    """Make the call, and keep its result."""
     import zerocopy
 
     share.unload("*")

@@ -3,13 +3,11 @@
 
 #include <pybind11/pybind11.h>
 
-#include <array>
-#include <memory>
 #include <string>
-#include <vector>
 
 #include "binding/tensors.h"
 #include "pickle/document.h"
+#include "python/values.h"
 
 namespace zerocopy {
 
@@ -23,47 +21,20 @@ struct BuildPolicy {
   pybind11::object construction;
 };
 
-// The object of each node, by its slot. Pages are allocated on use, so a single leaf of a large
-// document needs no full table.
-class BuiltObjects {
- public:
-  explicit BuiltObjects(std::uint32_t slots) : pages_(slots / kPage + 1) {}
-
-  pybind11::object& operator[](std::uint32_t slot) {
-    std::unique_ptr<Page>& page = pages_[slot / kPage];
-    if (!page) page = std::make_unique<Page>();
-    return (*page)[slot % kPage];
-  }
-
- private:
-  static constexpr std::uint32_t kPage = 256;
-  using Page = std::array<pybind11::object, kPage>;
-
-  std::vector<std::unique_ptr<Page>> pages_;
-};
-
-class Builder {
+class Builder final : public Values {
  public:
   Builder(const Document& document, Tensors& tensors, const BuildPolicy& policy)
-      : tensors_(tensors), policy_(policy), made_(document.slots()) {}
-
-  pybind11::object value(const Value& value);
+      : Values(document), tensors_(tensors), policy_(policy) {}
 
  private:
-  pybind11::object node(const Node& node);
-  pybind11::object make(const Node& node);
-  void finish(const Node& node, const pybind11::object& made);
+  pybind11::object other(const Node& node) override;
+  void finish(const Node& node, const pybind11::object& made) override;
 
-  pybind11::object text(const Blob& blob);
   pybind11::object byte_string(const Blob& blob);
-  pybind11::object big_integer(const Blob& blob);
-  pybind11::object tuple(const Sequence& sequence);
-  pybind11::object set(const Sequence& sequence);
   pybind11::object global(const Global& global);
   pybind11::object parameter(const Parameter& parameter);
   pybind11::object object(const Object& object);
-  void fill_list(const Sequence& sequence, const pybind11::object& list);
-  void fill_mapping(const Mapping& mapping, const pybind11::object& made);
+  void set_attributes(const pybind11::object& made, const Value& state);
   void apply_steps(const Object& object, const pybind11::object& made);
 
   static const char* name_of(Object::Call call);
@@ -71,10 +42,6 @@ class Builder {
 
   Tensors& tensors_;
   const BuildPolicy& policy_;
-  BuiltObjects made_;
-  const pybind11::object in_progress_ =
-      pybind11::reinterpret_borrow<pybind11::object>(Py_Ellipsis);  // no pickle makes one
-  int depth_ = 0;
 };
 
 }  // namespace zerocopy

@@ -112,12 +112,6 @@ void register_transfer_plan(py::module_& module) {
       .def("wait", &TransferPlan::wait, py::arg("chunk"))
       .def("stop", &TransferPlan::stop)
       .def("storages", &storages_of, py::arg("whole"));
-  module.def(
-      "storage_within",
-      [](const py::object& whole, std::uint64_t offset, std::uint64_t size) {
-        return steal(TorchStorage::within(whole.ptr(), {offset, size}).wrap());
-      },
-      py::arg("whole"), py::arg("offset"), py::arg("size"));
 }
 
 }  // namespace zerocopy

@@ -1,7 +1,6 @@
 #include "python/plain_objects.h"
 
 #include <string>
-#include <vector>
 
 #include "memory/errors.h"
 #include "pickle/dtype.h"
@@ -11,6 +10,7 @@
 #include "python/names.h"
 #include "python/python.h"
 #include "python/record.h"
+#include "python/values.h"
 
 namespace py = pybind11;
 
@@ -30,72 +30,17 @@ struct PlainObject {
   py::object state;
 };
 
-class PlainObjects {
+class PlainObjects final : public Values {
  public:
-  explicit PlainObjects(const Document& document) : made_(document.slots()) {}
-
-  py::object value(const Value& value) {
-    switch (value.kind()) {
-      case Kind::none:
-        return py::none();
-      case Kind::boolean:
-        return py::bool_(value.boolean());
-      case Kind::integer:
-        return steal(PyLong_FromLongLong(value.integer()));
-      default:
-        return node(value.node());
-    }
-  }
+  using Values::Values;
 
  private:
-  // Makes each node once. A container is stored before it is filled, so it can contain itself.
-  py::object node(const Node& node) {
-    py::object& slot = made_[node.slot];
-    if (slot.is(in_progress_)) throw UnsupportedError("pickle: a value is among its own arguments");
-    if (slot) return slot;
-    if (++depth_ > Document::kMaxNesting) throw FormatError(Document::kNestingMessage);
-    slot = in_progress_;
-    slot = make(node);
-    if (node.kind == Kind::list) fill(static_cast<const Sequence&>(node), slot);
-    if (is_mapping(node)) fill(static_cast<const Mapping&>(node), slot);
-    --depth_;
-    return slot;
-  }
-
-  static bool is_mapping(const Node& node) {
-    return node.kind == Kind::dict || node.kind == Kind::ordered_dict || node.kind == Kind::counter;
-  }
-
-  py::object make(const Node& node) {
+  py::object other(const Node& node) override {
     switch (node.kind) {
-      case Kind::real:
-        return py::float_(static_cast<const Real&>(node).number);
-      case Kind::complex: {
-        const auto& number = static_cast<const Complex&>(node);
-        return steal(PyComplex_FromDoubles(number.real, number.imaginary));
-      }
-      case Kind::text:
       case Kind::byte_string:
         return text_of(static_cast<const Blob&>(node).bytes.text());
-      case Kind::big_integer: {
-        const auto type = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(&PyLong_Type));
-        const py::object bytes = copied(&PyBytes_FromStringAndSize, static_cast<const Blob&>(node).bytes);
-        return type.attr("from_bytes")(bytes, "little", py::arg("signed") = true);
-      }
-      case Kind::bytes:
-        return copied(&PyBytes_FromStringAndSize, static_cast<const Blob&>(node).bytes);
-      case Kind::byte_array:
-        return copied(&PyByteArray_FromStringAndSize, static_cast<const Blob&>(node).bytes);
-      case Kind::tuple:
       case Kind::size:
         return tuple(static_cast<const Sequence&>(node));
-      case Kind::list:
-        return steal(PyList_New(0));
-      case Kind::set:
-        return set(static_cast<const Sequence&>(node));
-      case Kind::frozenset:
-        return steal(PyFrozenSet_New(set(static_cast<const Sequence&>(node)).ptr()));
-      case Kind::dict:
       case Kind::ordered_dict:
       case Kind::counter:
         return steal(PyDict_New());
@@ -105,30 +50,6 @@ class PlainObjects {
         return object(static_cast<const Object&>(node));
       default:
         throw UnsupportedError("pickle: expected plain values, found a tensor, a storage or a device");
-    }
-  }
-
-  py::object tuple(const Sequence& sequence) {
-    py::object made = steal(PyTuple_New(static_cast<Py_ssize_t>(sequence.items.size())));
-    Py_ssize_t i = 0;
-    for (const Value& item : sequence.items) PyTuple_SET_ITEM(made.ptr(), i++, value(item).release().ptr());
-    return made;
-  }
-
-  py::object set(const Sequence& sequence) {
-    py::object made = steal(PySet_New(nullptr));
-    for (const Value& item : sequence.items) require(PySet_Add(made.ptr(), value(item).ptr()));
-    return made;
-  }
-
-  void fill(const Sequence& sequence, const py::object& list) {
-    for (const Value& item : sequence.items) require(PyList_Append(list.ptr(), value(item).ptr()));
-  }
-
-  void fill(const Mapping& mapping, const py::object& dict) {
-    for (const auto& [key, item] : mapping.items) {
-      const py::object made_key = value(key);
-      require(PyDict_SetItem(dict.ptr(), made_key.ptr(), value(item).ptr()));
     }
   }
 
@@ -148,10 +69,6 @@ class PlainObjects {
     }
     return py::cast(PlainObject{callable, tuple(*object.arguments), state});
   }
-
-  std::vector<py::object> made_;  // by slot
-  const py::object in_progress_ = py::reinterpret_borrow<py::object>(Py_Ellipsis);  // no pickle makes one
-  int depth_ = 0;
 };
 
 // Reads a pickle that no archive holds, with stubs for what is unknown.

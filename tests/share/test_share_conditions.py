@@ -35,7 +35,7 @@ def test_path_that_is_different_is_named(tmp_path: Path) -> None:
     rows: list[tuple[list[Any], Callable[[], object]]] = [
         (["late", "missing"], lambda: (tmp_path / "late").touch()),
         ([folder, "names", *names_of(folder)], lambda: Path(folder, "b").touch()),
-        ([path, "file", *(file_identity.identity_at(path) or ())], lambda: Path(path).write_text("22")),
+        ([path, "file", *file_identity.identity(Path(path).stat())], lambda: Path(path).write_text("22")),
         ([path, "access", os.F_OK, True], lambda: Path(path).rename(tmp_path / "moved")),
         ([link, "link", path], lambda: Path(link).unlink()),
         (["folder", "folder"], lambda: shutil.rmtree(folder)),

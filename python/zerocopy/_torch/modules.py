@@ -37,7 +37,7 @@ def named_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def is_elements(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is no wrapper subclass: its operators are torch's own."""
+    """Return whether torch's own operators serve a tensor, as they do not serve wrapper subclasses."""
     return type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
 
 

@@ -35,9 +35,7 @@ NEEDED = {
     "torch.UntypedStorage._cdata": "tied tensors of trusted files",
     "torch.UntypedStorage._expired": "storages of weak references without a compiled bridge",
     "torch.UntypedStorage._free_weak_ref": "storages of weak references without a compiled bridge",
-    "torch.UntypedStorage._new_shared_cuda": "CUDA memory of another process",
     "torch.UntypedStorage._new_with_weak_ptr": "storages of weak references without a compiled bridge",
-    "torch.UntypedStorage._share_cuda_": "CUDA memory of another process",
     "torch.UntypedStorage._weak_ref": "storages of weak references without a compiled bridge",
     "torch.Tensor._coalesced_": "coalesced sparse tensors",
     "torch.Tensor._indices": "coalesced sparse tensors",
@@ -56,8 +54,6 @@ NEEDED = {
 #: Some releases lack these. By path: what is done without the name.
 OPTIONAL = {
     "torch._C._SetExcludeDispatchKeyGuard": "1.13: torch applies the bits of lazy tensors itself",
-    "torch._C._accelerator_setAllocatorSettings": "the name below",
-    "torch._C._cuda_cudaCachingAllocator_set_allocator_settings": "CUDA's allocator keeps its settings",
     "torch._C._functorch": "1.13: there are no transforms of torch.func",
     "torch._C._get_mkldnn_enabled": "oneDNN counts as used",
     "torch._C._len_torch_dispatch_stack": "dispatch modes stay active",

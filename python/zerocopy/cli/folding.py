@@ -10,8 +10,8 @@ from zerocopy.catalogue.contents import Entry
 
 _NUMBER = re.compile(r"(?<![^.])(\d{1,9})(?![^.])")
 _MAX_RANGES = 6
-# What an optimizer keeps for each parameter, by the parameter's number: torch.optim.Optimizer.state_dict. The tensors
-# of one kind are one row, whatever their shapes.
+# Names of an optimizer's tensors, which have the number of a parameter (torch.optim.Optimizer.state_dict). Those of one
+# kind are one row, whatever their shapes.
 _OF_OPTIMIZER = re.compile(r"(?:^|\.)state\.\d+\.\w+$")
 
 

@@ -22,7 +22,7 @@ _MIN_BYTES = 1 << 20  # of a progress whose rate is shown
 
 
 def escaped(text: str | bytes, longest: int = _MAX_LENGTH) -> str:
-    """Return text from a file as short ASCII: what is shown so is no other text, and can be typed."""
+    """Return text from a file as short ASCII, which can be typed. Different texts of that length look different."""
     return display.shown(text, longest, exact=True)
 
 

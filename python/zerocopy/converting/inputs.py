@@ -157,7 +157,7 @@ class Sources:
         return not self._is_cast and all(tensor.is_mapped for tensor in set(self.tensors.values()))
 
     def require_tensors(self) -> None:
-        """Raise ``ValueError`` if there is no tensor to write."""
+        """Raise ``ValueError`` if no tensor is chosen."""
         if not self.tensors:
             raise ValueError(f"{self.name}: nothing to write: found no tensor")
 

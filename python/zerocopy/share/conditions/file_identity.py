@@ -8,20 +8,10 @@ from pathlib import Path
 
 Identity = tuple[int, int, int, int, int]
 
-_stat = os.stat  # not one that notes who asks; and Path's takes five times as long
-
 
 def identity(status: os.stat_result) -> Identity:
     """Return what changes with a file: device, inode, size, when it was modified and when its inode was."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-
-
-def identity_at(path: str) -> Identity | None:
-    """Return which file is at a path, behind links; None where there is none."""
-    try:
-        return identity(_stat(path))
-    except (OSError, ValueError):
-        return None
 
 
 def is_same(one: Identity, other: Identity, within_boot: bool) -> bool:

@@ -88,9 +88,6 @@ class Placed(NamedTuple):
     places: list[FileExtent | Same | None]
 
 
-NOTHING_PLACED = Placed([], [], [], [])
-
-
 def place(storages: Sequence[torch.UntypedStorage], mapped: MappedFiles) -> Placed:
     """Return where storages on the CPU are."""
     sizes = [storage.nbytes() for storage in storages]

@@ -1,0 +1,65 @@
+// Builds the Python values of a Document, each node once: numbers, texts, lists, dicts, ... What is
+// left, such as tensors and the objects of classes, a derived class builds in its own way.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "pickle/document.h"
+
+namespace zerocopy {
+
+// The object of each node, by its slot. Pages are allocated on use, so a single leaf of a large
+// document needs no full table.
+class BuiltObjects {
+ public:
+  explicit BuiltObjects(std::uint32_t slots) : pages_(slots / kPage + 1) {}
+
+  pybind11::object& operator[](std::uint32_t slot) {
+    std::unique_ptr<Page>& page = pages_[slot / kPage];
+    if (!page) page = std::make_unique<Page>();
+    return (*page)[slot % kPage];
+  }
+
+ private:
+  static constexpr std::uint32_t kPage = 256;
+  using Page = std::array<pybind11::object, kPage>;
+
+  std::vector<std::unique_ptr<Page>> pages_;
+};
+
+class Values {
+ public:
+  explicit Values(const Document& document) : made_(document.slots()) {}
+  Values(const Values&) = delete;
+  Values& operator=(const Values&) = delete;
+
+  pybind11::object value(const Value& value);
+
+ protected:
+  ~Values() = default;
+
+  pybind11::object node(const Node& node);
+  pybind11::object tuple(const Sequence& sequence);
+  void fill_mapping(const Mapping& mapping, const pybind11::object& made);
+
+  // Builds a node of any other kind than those that `make` knows.
+  virtual pybind11::object other(const Node& node) = 0;
+  // Fills what was made. It is stored already, so it can contain itself.
+  virtual void finish(const Node& node, const pybind11::object& made);
+
+ private:
+  pybind11::object make(const Node& node);
+  pybind11::object set(const Sequence& sequence);
+
+  BuiltObjects made_;
+  const pybind11::object in_progress_ =
+      pybind11::reinterpret_borrow<pybind11::object>(Py_Ellipsis);  // no pickle makes one
+  int depth_ = 0;
+};
+
+}  // namespace zerocopy
