@@ -34,6 +34,10 @@ from zerocopy.share.conditions import state
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
+# Most machines keep what they compile, which changes what an import reads.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # Warnings of torch about its own loading do not matter here.
 warnings.filterwarnings(
     "ignore", message=r"(?s).*(TypedStorage|weights_only|beta state|non-writable|quantiz)"

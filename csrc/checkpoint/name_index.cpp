@@ -297,13 +297,7 @@ std::optional<NameIndex::Module> NameIndex::module_of(const Object& object) {
     if (!attributes.is_mapping()) return;
     leaf_budget_.charge(attributes.as<Mapping>().items.size());
     for (const auto& [key, item] : attributes.as<Mapping>().items) {
-      if (!key.is_text()) continue;
-      const std::string_view name = key.as<Blob>().bytes.text();
-      if (name == "_non_persistent_buffers_set" && item.is(Kind::set)) found.hidden = &item.as<Sequence>();
-      if (!item.is_mapping()) continue;
-      if (name == "_parameters") found.parameters = &item.as<Mapping>();
-      if (name == "_buffers") found.buffers = &item.as<Mapping>();
-      if (name == "_modules") found.modules = &item.as<Mapping>();
+      if (key.is_text()) found.note(key.as<Blob>().bytes.text(), item);
     }
   };
   if (object.arguments != nullptr) std::ranges::for_each(object.arguments->items, look);  // torch.fx
@@ -312,6 +306,14 @@ std::optional<NameIndex::Module> NameIndex::module_of(const Object& object) {
   }
   const bool is_module = found.parameters != nullptr && found.buffers != nullptr && found.modules != nullptr;
   return is_module ? std::optional(found) : std::nullopt;
+}
+
+void NameIndex::Module::note(std::string_view name, const Value& attribute) {
+  if (attribute.is(Kind::set) && name == "_non_persistent_buffers_set") hidden = &attribute.as<Sequence>();
+  if (!attribute.is_mapping()) return;
+  if (name == "_parameters") parameters = &attribute.as<Mapping>();
+  if (name == "_buffers") buffers = &attribute.as<Mapping>();
+  if (name == "_modules") modules = &attribute.as<Mapping>();
 }
 
 void NameIndex::add_leaf(std::string_view name, const Value& value) {

@@ -75,6 +75,8 @@ class NameIndex {
     const Mapping* buffers = nullptr;
     const Mapping* modules = nullptr;
     const Sequence* hidden = nullptr;  // names of buffers that are not persistent
+
+    void note(std::string_view name, const Value& attribute);
   };
 
   void add(std::string_view name, const Value& value);

@@ -248,9 +248,9 @@ def test_more_tied_names_than_the_metadata_account_for_are_refused(tmp_path: Pat
 
 
 @pytest.mark.slow("100,000 views")
-def test_a_hundred_thousand_views_of_one_storage_are_converted(tmp_path: Path) -> None:
+def test_thirty_thousand_views_of_one_storage_are_converted(tmp_path: Path) -> None:
     path = tmp_path / "views.pt"
-    whole = torch.arange(100_000.0)
+    whole = torch.arange(30_000.0)
     torch.save([whole[i] for i in range(len(whole))], path)
     zerocopy.convert(path, tmp_path / "out.pt")
     views = zerocopy.load(tmp_path / "out.pt")

@@ -205,7 +205,9 @@ def _load(original: Function, call: Call, weights_only: bool) -> Any:
         is_damaged = not isinstance(error, UnsupportedError) or isinstance(error, diagnosis.DIAGNOSES)
         if weights_only and is_damaged and not _torch.safe_by_default():
             tally.add_failed()
-            raise RefusedError(str(error)) from error
+            # The words of these releases for a global, by which programs know a refusal.
+            words = "Unsupported class: " if isinstance(error, pickle.UnpicklingError) else ""
+            raise RefusedError(f"{words}{error}") from error
         if not weights_only and isinstance(error, pickle.UnpicklingError):  # pickle's own words
             tally.add_failed()
             raise

@@ -95,7 +95,10 @@ class _Job:
         if not reason:
             try:
                 plan, _ = snapshot.plan(*self._sources, new, self._mapped, self._options, copies=False)
+                self._require_a_call()
                 process = plan.writer.begin_in_copy([end.fileno() for end in ends if end])
+            except InterruptedError:
+                raise
             except OSError as error:
                 reason = str(error)
                 _log.info("%s: copying what is saved: %s", self._saving._path, reason)
@@ -114,9 +117,13 @@ class _Job:
         del memory  # which the plan reads
 
     def _begin(self, writer: _core.ArchiveWriter) -> None:
-        """Have the call return, after the snapshot was taken. Raise if the call has failed."""
+        """Have the call return, after the snapshot was taken."""
         self._saving._count = lambda: writer.written
         self.has_snapshot.set()
+        self._require_a_call()
+
+    def _require_a_call(self) -> None:
+        """Raise if the call has failed: its program may go on to change what it gave."""
         if self.is_given_up:
             raise InterruptedError(errno.EINTR, "the call that began it has failed")
 

@@ -94,5 +94,4 @@ def _refusal(refused: list[Name]) -> pickle.UnpicklingError:
         'run any code. To load all else without trust, call zerocopy.load(FILE, unknown="stub").'
     )
     error.globals = names  # type: ignore[attr-defined]
-    error.first = refused[0]  # type: ignore[attr-defined]
     return error

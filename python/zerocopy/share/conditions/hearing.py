@@ -9,6 +9,7 @@ import contextlib
 import functools
 import importlib
 import importlib.machinery
+import importlib.util
 import os
 import sys
 import threading
@@ -237,6 +238,9 @@ def _opened(recording: Recording, _: str, arguments: tuple[Any, ...]) -> None:
     if not isinstance(path, int):
         at, is_relative = _absolute(path)  # type: ignore[misc]
         recording.opened(at, flags if isinstance(flags, int) else 0, is_relative)
+        if at.endswith(".pyc"):  # Python has compared it with its source, without an event
+            with contextlib.suppress(ValueError):
+                recording.looked(importlib.util.source_from_cache(at), is_relative)
 
 
 def _listed(recording: Recording, _: str, arguments: tuple[Any, ...]) -> None:
