@@ -41,6 +41,11 @@ class Zip {
   std::uint64_t size(std::size_t i) const noexcept { return entries_[i].size; }
   std::uint64_t stored_size(std::size_t i) const noexcept { return entries_[i].stored_size; }
 
+  // Where a record's local header begins, and where the next record or the directory does.
+  Extent span(std::size_t i) const noexcept {
+    return {entries_[i].header, entries_[i].end - entries_[i].header};
+  }
+
   // The CRC-32 of the record's content, from the directory. This class does not verify it.
   std::uint32_t crc(std::size_t i) const noexcept { return entries_[i].crc; }
 

@@ -153,7 +153,7 @@ Scattered scattered_of(const Object& object) {
   return made_by(object.callable->name, {arguments.begin(), arguments.size()});
 }
 
-py::object facts_of(const Leaf& leaf, const std::vector<Record>& records) {
+py::object tensor_of(const Leaf& leaf, const std::vector<Record>& records) {
   const py::object name = text_of(leaf.name);
   const py::object inside = leaf.inside == nullptr ? py::object(py::none()) : text_of(path_of(*leaf.inside));
   const Value& value = leaf.value;
@@ -284,36 +284,41 @@ py::list storages_of(const Document& document, const std::vector<Record>& record
 py::dict contents(int descriptor, const FileName& name, const py::object& listing) {
   std::optional<Hdf5Listing> listed = listing_of(listing);
   std::unique_ptr<Archive> archive;
-  std::optional<Document> document;
-  std::optional<NameIndex> name_index;
-  std::vector<Record> records;
+  std::optional<ParsedCheckpoint> parsed;
   {
     const GilReleased released;
     auto source = std::make_shared<const FileSource>(File::duplicate(descriptor, name.bytes), 0);
     archive = open_listed(std::move(source), nullptr, Mode::copy_on_write, std::move(listed));
-    ParsedCheckpoint parsed = read_checkpoint(*archive, /*stubs=*/true);
-    document = std::move(parsed.document);
-    records = std::move(parsed.records);
-    name_index.emplace(*document);
+    parsed.emplace(read_checkpoint(*archive, /*stubs=*/true));
+  }
+  return facts_of(*archive, *parsed);
+}
+
+}  // namespace
+
+py::dict facts_of(const Archive& archive, const ParsedCheckpoint& parsed) {
+  const Document& document = parsed.document;
+  std::optional<NameIndex> name_index;
+  {
+    const GilReleased released;
+    name_index.emplace(document);
   }
   py::list tensors;
   py::list others;
   for (const Leaf& leaf : name_index->leaves()) {
     if (NameIndex::is_tensor(leaf.value)) {
-      tensors.append(facts_of(leaf, records));
+      tensors.append(tensor_of(leaf, parsed.records));
     } else {
       const auto [kind, value] = described(leaf.value);
       others.append(py::make_tuple(text_of(leaf.name), kind, value));
     }
   }
-  return py::dict(
-      py::arg("container") = archive->container(),
-      py::arg("end") = archive->content().source()->size() - archive->behind(), py::arg("tensors") = tensors,
-      py::arg("others") = others, py::arg("storages") = storages_of(*document, records),
-      py::arg("metadata") = metadata_of(*document), py::arg("left_out") = names_left_out(*archive));
+  return py::dict(py::arg("container") = archive.container(),
+                  py::arg("end") = archive.content().source()->size() - archive.behind(),
+                  py::arg("tensors") = tensors, py::arg("others") = others,
+                  py::arg("storages") = storages_of(document, parsed.records),
+                  py::arg("metadata") = metadata_of(document), py::arg("left_out") = names_left_out(archive));
 }
-
-}  // namespace
 
 void register_contents(py::module_& module) {
   module.attr("TensorFacts") = tensor_facts().type();

@@ -3,9 +3,12 @@
 
 #include <pybind11/pybind11.h>
 
-#include <string>
+#include "checkpoint/archive.h"
 
 namespace zerocopy {
+
+// Lists the content of a checkpoint that was read with `stubs`.
+pybind11::dict facts_of(const Archive& archive, const ParsedCheckpoint& parsed);
 
 // Adds `contents` and the type TensorFacts to the module.
 void register_contents(pybind11::module_& module);

@@ -26,6 +26,7 @@
 #include "python/file_name.h"
 #include "python/gil.h"
 #include "python/listing.h"
+#include "python/mapped_file.h"
 #include "python/own_values.h"
 #include "python/plain_objects.h"
 #include "python/record.h"
@@ -164,8 +165,8 @@ py::object find_file_mapping(std::uint64_t address) {
 }
 
 const RecordType& zip_record() {
-  static const RecordType type("zerocopy._core.ZipRecord",
-                               {"name", "offset", "stored_size", "is_deflated", "size", "crc", "fault"});
+  static const RecordType type("zerocopy._core.ZipRecord", {"name", "offset", "stored_size", "is_deflated",
+                                                            "size", "crc", "fault", "header", "end"});
   return type;
 }
 
@@ -191,7 +192,8 @@ py::list zip_records(int descriptor, const FileName& name, const Part& part) {
     }
     records.append(zip_record().make(root + "/" + std::string(record.name), record.extent.offset,
                                      record.extent.size, record.encoding == Encoding::deflated, record.size,
-                                     zip.crc(i), fault));
+                                     zip.crc(i), fault, zip.span(i).offset,
+                                     zip.span(i).offset + zip.span(i).size));
   }
   return records;
 }
@@ -270,6 +272,7 @@ py::dict examine(int descriptor, const FileName& name, std::size_t limit, const 
   }
   py::dict facts = questions_of(*document, limit);
   facts["container"] = archive->container();
+  facts["big_endian"] = archive->content().big_endian();
   facts["end"] = archive->end();
   facts["behind"] = archive->is_torchscript() ? 0 : archive->behind();
   facts["storages"] = storages_of(*document, records);
@@ -316,6 +319,7 @@ PYBIND11_MODULE(_core, module) {
   module.attr("FileMapping") = file_mapping().type();
   module.attr("StorageRecord") = storage_record().type();
   register_contents(module);
+  register_mapped_file(module);
   register_plain_objects(module);
   register_elements(module);
   module.def("scan", &scan, py::arg("pickle"), py::arg("limit"));

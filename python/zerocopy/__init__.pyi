@@ -4,6 +4,7 @@ from zerocopy import distributed as distributed
 from zerocopy import gds as gds
 from zerocopy import integrations as integrations
 from zerocopy import jit as jit
+from zerocopy import numpy as numpy
 from zerocopy import share as share
 from zerocopy._version import __version__ as __version__
 from zerocopy.converting.converter import convert as convert

@@ -42,7 +42,7 @@ ROOMS = (
     "catalogue",
     "lazy",
     "saving",
-    "converting jit gds integrations",
+    "converting jit gds integrations numpy",
     "distributed",
     "patching",
     "share.conditions",

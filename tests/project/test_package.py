@@ -107,7 +107,7 @@ print(zerocopy.untyped_storage(bytearray(3)).nbytes())
 
 
 def test_any_module_can_be_the_first_to_be_imported(forked_with_torch: Child) -> None:
-    for module in ("lazy.checkpoint", "errors", "gds", "jit", "share"):
+    for module in ("lazy.checkpoint", "errors", "gds", "jit", "numpy", "share"):
         done = forked_with_torch(f"import zerocopy.{module}")
         assert (done.returncode, done.stderr) == (0, ""), module
 
@@ -119,6 +119,7 @@ PARAMETERS = [
     (zerocopy.jit.load, ["path_or_buffer", "map_location"]),
     (zerocopy.load, ["f", "map_location", "pickle_module", "weights_only", "mmap", "backend", "mode"]),
     (zerocopy.load_model, ["module", "path", "strict", "assign", "device", "map_location"]),
+    (zerocopy.numpy.open, ["path", "mode", "view", "strict"]),
     (zerocopy.prefetch, ["path_or_obj", "block", "progress"]),
     (zerocopy.save, ["obj", "f", "alignment", "checksum", "progress", "wait"]),
     (zerocopy.convert, ["src", "dst", "dtype", "max_shard_size", "keep", "progress"]),
