@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import os
 import pickle
 import re
@@ -117,6 +118,27 @@ def test_bad_input_exits_with_2_and_one_sentence(command: str, here: Path, capfd
         assert err.startswith(f"zerocopy {command}: ") and word in err, (path, err)
         assert err.isascii() and err.replace("\n", "").isprintable() and r"\\" not in err
     assert set(here.iterdir()) == before
+
+
+@pytest.mark.parametrize("command", ["explain", "ls", "map", "report", "scan", "show", "verify"])
+def test_standard_input_is_read_as_a_file(
+    command: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    torch.save({"weight": torch.arange(6.0), "step": 7}, here / "a.pt")
+    (here / "text.pt").write_text("this is a text\nnot a checkpoint")
+
+    def run(file: str, content: str) -> tuple[int, str, str]:
+        words = [word.replace("out.html", "-") for word in reading(command, file)]
+        with (here / content).open("rb") as stream, io.TextIOWrapper(stream) as text:
+            monkeypatch.setattr("sys.stdin", text)
+            return cli.main(words), *capsys.readouterr()
+
+    code, out, err = run("-", "a.pt")
+    assert (code, err) == (0, "") and "/proc/" not in out
+    by_path = run("a.pt", "a.pt")[1]
+    assert re.sub(r"\ba\.pt\b", "-", by_path) == out
+    code, out, err = run("-", "text.pt")
+    assert (code, out) == (2, "") and err.startswith(f"zerocopy {command}: -: ") and "/proc/" not in err
 
 
 @pytest.mark.parametrize("command", ["ls", "map", "scan", "verify", "show", "diff"])

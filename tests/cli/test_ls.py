@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import re
 from pathlib import Path
@@ -290,12 +289,6 @@ def test_pipeline_lists_its_components(save: Saver, tmp_path: Path, capsys: Capt
         "unet",
         "vae",
     ]
-
-
-def test_standard_input_is_listed(save: Saver, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    with save({"a": torch.ones(2)}).open("rb") as file, io.TextIOWrapper(file) as text:
-        monkeypatch.setattr("sys.stdin", text)
-        assert ls(capsys, "-").split("\t")[:5] == ["a", "float32", "2", "8", "-"]
 
 
 def test_lists_of_values_are_folded(save: Saver, capsys: Capture) -> None:

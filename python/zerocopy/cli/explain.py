@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from zerocopy.cli import output, runner
+from zerocopy.cli import output, reading, runner
 
 DESCRIPTION = """
 Prints which storages of a checkpoint a load maps, and which it copies or inflates, why, and what to do. FILE is a file
@@ -25,7 +25,7 @@ example:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("file", metavar="FILE", help="a checkpoint, an index of shards, or a folder")
+    reading.add_file(parser)
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--all", action="store_true", help="also print a line for each storage")
     form.add_argument("--json", action="store_true", help="print one JSON object")
@@ -35,7 +35,10 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
     """Explain, and return the exit code."""
     from zerocopy.loading.explain import explain
 
-    found = explain(options.file)
+    with reading.standard_input(options.file) as path:
+        found = explain(path)
+    if path != options.file:
+        found = found._replace(name=options.file)
     if options.json:
         storages = [storage._asdict() for storage in found.storages]
         output.say_json(

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import struct
-import zipfile
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from zerocopy import _core
 from zerocopy.catalogue.contents import facts_of
 from zerocopy.catalogue.files import OpenFile
 from zerocopy.cli.runner import Trouble
 
-_LOCAL_HEADER = 30  # bytes before the name
+_SIZES = 26  # where a local header has the sizes of the name and the extra field, which follow
 _ALIGNMENT = 64
 _PADDING = b"FB"  # the id of torch's extra field
 _LENGTH = 8
 _MAX_HOLES = 1000
-SUPPORTED = ("zip", "torchscript", "safetensors", "legacy", "hdf5")
 
 
 class Extent(NamedTuple):
@@ -61,13 +61,11 @@ def map_of(file: OpenFile) -> FileMap:
     """
     facts = facts_of(file)
     container = facts["container"]
-    if container not in SUPPORTED:
-        raise Trouble(f"map does not support {container} files: it takes {', '.join(SUPPORTED)}")
-    found = _OF[container](file, facts)
-    extents = list(
-        _without_gaps(sorted(found, key=lambda extent: extent.offset), file.size, _REST[container])
-    )
-    return FileMap(container, file.size, extents)
+    if container not in _OF:
+        raise Trouble(f"map does not support {container} files: it takes {', '.join(_OF)}")
+    divide, rest = _OF[container]
+    found = sorted(divide(file, facts), key=lambda extent: extent.offset)
+    return FileMap(container, file.size, list(_without_gaps(found, file.size, rest)))
 
 
 def _without_gaps(extents: list[Extent], size: int, rest: str) -> Iterator[Extent]:
@@ -87,47 +85,41 @@ def _without_gaps(extents: list[Extent], size: int, rest: str) -> Iterator[Exten
 def _of_zip(file: OpenFile, facts: dict[str, Any]) -> Iterator[Extent]:
     storages = {storage.offset: number for number, storage in enumerate(facts["storages"])}
     holes = _holes(facts)
-    with open(file.descriptor, "rb", closefd=False) as stream, zipfile.ZipFile(stream) as archive:
-        infos = sorted(archive.infolist(), key=lambda info: info.header_offset)
-        directory = archive.start_dir
-    for info, end in zip(infos, [*(info.header_offset for info in infos[1:]), directory], strict=True):
-        header = file.read(info.header_offset, _LOCAL_HEADER)
-        name_size, extra_size = struct.unpack_from("<HH", header, 26)
-        begin = info.header_offset + _LOCAL_HEADER + name_size
-        extra = file.read(begin, extra_size)
-        yield Extent(info.header_offset, begin - info.header_offset, "header", info.filename)
-        yield Extent(begin, extra_size, "padding" if extra[:2] == _PADDING else "header", info.filename)
-        data = begin + extra_size
-        yield from _of_record(info, data, storages, facts, holes)
-        data_end = data + info.compress_size
-        if end > data_end:
-            yield Extent(data_end, end - data_end, "descriptor", info.filename)
+    directory = 0
+    for record in _core.zip_records(file.descriptor, file.path):
+        directory = max(directory, record.end)
+        if record.fault:
+            yield Extent(record.header, record.end - record.header, "record", record.name, record.fault)
+            continue
+        data = record.offset
+        sizes = file.read(record.header + _SIZES, data - record.header - _SIZES)
+        extra = sizes[4 + int.from_bytes(sizes[:2], "little") :]
+        begin = data - len(extra)
+        yield Extent(record.header, begin - record.header, "header", record.name)
+        yield Extent(begin, len(extra), "padding" if extra[:2] == _PADDING else "header", record.name)
+        number = storages.get(data)
+        is_stored = not record.is_deflated
+        whole = _of_record(record, number)
+        yield from _with_holes(whole, holes.get(number, []) if number is not None and is_stored else [])
+        data_end = data + record.stored_size
+        yield Extent(data_end, record.end - data_end, "descriptor", record.name)
     yield Extent(directory, facts["end"] - directory, "directory")
 
 
-def _of_record(
-    info: zipfile.ZipInfo,
-    data: int,
-    storages: dict[int, int],
-    facts: dict[str, Any],
-    holes: dict[int, list[tuple[int, int]]],
-) -> Iterator[Extent]:
-    size = info.compress_size
-    folder, _, _ = info.filename.partition("/")
-    if not info.filename.startswith(f"{folder}/data/"):
-        kind = "pickle" if info.filename.endswith(".pkl") else "record"
-        yield Extent(data, size, kind, info.filename)
-        return
-    notes = [f"misaligned: {data % _ALIGNMENT} past a multiple of {_ALIGNMENT}"] if data % _ALIGNMENT else []
-    if info.compress_type != zipfile.ZIP_STORED:
-        notes = ["compressed"]
-    number = storages.get(data)
-    if number is None:
+def _of_record(record: _core.ZipRecord, storage: int | None) -> Extent:
+    folder = record.name.partition("/")[0]
+    if not record.name.startswith(f"{folder}/data/"):
+        kind = "pickle" if record.name.endswith(".pkl") else "record"
+        return Extent(record.offset, record.stored_size, kind, record.name)
+    notes = ["compressed" if record.is_deflated else _misaligned(record.offset)]
+    if storage is None:
         notes.append("unreferenced: no tensor uses it")
-    yield from _with_holes(
-        Extent(data, size, "storage", info.filename, "; ".join(notes)),
-        holes.get(number, []) if number is not None and info.compress_type == zipfile.ZIP_STORED else [],
-    )
+    return Extent(record.offset, record.stored_size, "storage", record.name, "; ".join(filter(None, notes)))
+
+
+def _misaligned(offset: int, alignment: int = _ALIGNMENT) -> str:
+    past = offset % alignment
+    return f"misaligned: {past} past a multiple of {alignment}" if past else ""
 
 
 def _with_holes(extent: Extent, holes: list[tuple[int, int]]) -> Iterator[Extent]:
@@ -151,11 +143,9 @@ def _holes(facts: dict[str, Any]) -> dict[int, list[tuple[int, int]]]:
     shown: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for tensor in facts["tensors"]:
         if tensor.nbytes:
-            count = 1
-            for size in tensor.shape:
-                count *= size
             reach = 1 + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride, strict=True))
-            shown[tensor.storage].append((tensor.begin, tensor.begin + reach * (tensor.nbytes // count)))
+            end = tensor.begin + reach * (tensor.nbytes // math.prod(tensor.shape))
+            shown[tensor.storage].append((tensor.begin, end))
     holes = {}
     for number, spans in shown.items():
         found, at = [], 0
@@ -181,16 +171,8 @@ def _of_safetensors(file: OpenFile, facts: dict[str, Any]) -> Iterator[Extent]:
 
 
 def _of_tensor(tensor: Any) -> Extent:
-    count = 1
-    for size in tensor.shape:
-        count *= size
-    item = tensor.nbytes // count if count else 1
-    note = (
-        f"misaligned: {tensor.offset % item} past a multiple of {item}"
-        if item and tensor.offset % item
-        else ""
-    )
-    return Extent(tensor.offset, tensor.nbytes, "tensor", tensor.name, note)
+    item = tensor.nbytes // math.prod(tensor.shape) if tensor.nbytes else 1
+    return Extent(tensor.offset, tensor.nbytes, "tensor", tensor.name, _misaligned(tensor.offset, item))
 
 
 def _of_legacy(file: OpenFile, facts: dict[str, Any]) -> Iterator[Extent]:
@@ -200,41 +182,23 @@ def _of_legacy(file: OpenFile, facts: dict[str, Any]) -> Iterator[Extent]:
         yield Extent(0, placed[0][1].offset - _LENGTH, "pickle", "", "five pickles")
     for number, storage in placed:
         yield Extent(storage.offset - _LENGTH, _LENGTH, "header", storage.key, "the number of elements")
-        note = f"misaligned: {storage.offset % _ALIGNMENT} past a multiple of {_ALIGNMENT}"
-        whole = Extent(
-            storage.offset,
-            storage.nbytes,
-            "storage",
-            storage.key,
-            note if storage.offset % _ALIGNMENT else "",
-        )
+        note = _misaligned(storage.offset)
+        whole = Extent(storage.offset, storage.nbytes, "storage", storage.key, note)
         yield from _with_holes(whole, holes.get(number, []))
 
 
 def _of_hdf5(file: OpenFile, facts: dict[str, Any]) -> Iterator[Extent]:
     for storage in facts["storages"]:
         if not storage.is_deflated and storage.size and storage.offset:
-            note = f"misaligned: {storage.offset % _ALIGNMENT} past a multiple of {_ALIGNMENT}"
-            yield Extent(
-                storage.offset,
-                storage.size,
-                "storage",
-                storage.key,
-                note if storage.offset % _ALIGNMENT else "",
-            )
+            note = _misaligned(storage.offset)
+            yield Extent(storage.offset, storage.size, "storage", storage.key, note)
 
 
+#: What divides a file of each format, and the kind of all other bytes.
 _OF = {
-    "zip": _of_zip,
-    "torchscript": _of_zip,
-    "safetensors": _of_safetensors,
-    "legacy": _of_legacy,
-    "hdf5": _of_hdf5,
-}
-_REST = {
-    "zip": "hole",
-    "torchscript": "hole",
-    "safetensors": "hole",
-    "legacy": "pickle",
-    "hdf5": "structure",
+    "zip": (_of_zip, "hole"),
+    "torchscript": (_of_zip, "hole"),
+    "safetensors": (_of_safetensors, "hole"),
+    "legacy": (_of_legacy, "pickle"),
+    "hdf5": (_of_hdf5, "structure"),
 }

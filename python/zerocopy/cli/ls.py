@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from zerocopy import display
-from zerocopy.catalogue.contents import Contents, Entry, Value, by_dtype, contents_of
+from zerocopy.catalogue.contents import Contents, Entry, Value, by_dtype
 from zerocopy.cli import folding, output, plain_values, reading, runner, summary, tables
 from zerocopy.cli.folding import Row
 from zerocopy.cli.output import escaped
@@ -60,9 +60,7 @@ _DIGITS = re.compile(r"(\d+)")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument(
-        "file", metavar="FILE", help="a checkpoint, an index of shards, a folder, or - for standard input"
-    )
+    reading.add_file(parser)
     parser.add_argument(
         "more",
         metavar="FILE|GLOB",
@@ -97,11 +95,8 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
 
 
 def _list(options: argparse.Namespace) -> int:
-    with reading.standard_input(options.file) as path:
-        contents = contents_of(path, strict=False)._replace(path=options.file)
-    entries = [entry for entry in contents.entries if _matches(entry.name, options.globs)]
-    if path != options.file:
-        entries = [entry._replace(file=options.file) for entry in entries]
+    with reading.contents(options.file, strict=False) as (_, contents):
+        entries = [entry for entry in contents.entries if _matches(entry.name, options.globs)]
     values = [value for value in contents.values if _matches(value.name, options.globs)]
     contents = contents._replace(entries=_sorted(entries, options.sort), values=values)
     if options.json:

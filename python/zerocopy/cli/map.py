@@ -13,6 +13,7 @@ from zerocopy.cli import output, reading, runner, tables
 from zerocopy.cli.extents import Extent, FileMap, map_of
 from zerocopy.cli.output import escaped
 from zerocopy.cli.runner import Trouble
+from zerocopy.process.collector import collector_paused
 
 DESCRIPTION = """
 Lists the parts of a checkpoint's file from the first byte to the last: headers, padding, records, tensors, pickles, the
@@ -46,24 +47,22 @@ _MAX_SHOWN = 2000
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("file", metavar="FILE", help="a checkpoint of one file")
+    parser.add_argument("file", metavar="FILE", help="a checkpoint of one file, or - for standard input")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--table", action="store_true", help="print the table in a pipe too")
     form.add_argument("--json", action="store_true", help="print one JSON object (docs/cli.md describes it)")
 
 
+@collector_paused
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """List, and return the exit code."""
-    return _map(options)
-
-
-def _map(options: argparse.Namespace) -> int:
-    files = reading.files_of(options.file)
-    if len(files) != 1:
-        what = f"consists of {len(files)} files: give one of them" if files else "names no file"
-        raise Trouble(what)
-    with contextlib.closing(OpenFile(files[0])) as file:
-        found = map_of(file)
+    with reading.standard_input(options.file) as path:
+        files = reading.files_of(path)
+        if len(files) != 1:
+            what = f"consists of {len(files)} files: give one of them" if files else "names no file"
+            raise Trouble(what)
+        with contextlib.closing(OpenFile(files[0])) as file:
+            found = map_of(file)
     if options.json:
         output.say_compact_json(_json_of(options.file, found))
     elif options.table or output.is_terminal():
@@ -80,15 +79,9 @@ def _line(extent: Extent) -> str:
 
 def _table(path: str, found: FileMap) -> Iterator[str]:
     yield f"{escaped(path)}: {found.container}, {found.size} bytes"
+    names = {name: tables.cell(name) if name else "-" for name in {extent.name for extent in found.extents}}
     rows = [
-        (
-            tables.cell(extent.name) if extent.name else "-",
-            extent.kind,
-            str(extent.offset),
-            str(extent.size),
-            extent.note,
-        )
-        for extent in found.extents
+        (names[name], kind, str(offset), str(size), note) for offset, size, kind, name, note in found.extents
     ]
     yield from tables.lines(_COLUMNS, rows)
     for kind, (count, size) in sorted(_by_kind(found).items(), key=lambda item: -item[1][1]):
@@ -115,13 +108,7 @@ def _json_of(path: str, found: FileMap) -> dict[str, Any]:
         "container": found.container,
         "size": found.size,
         "parts": [
-            {
-                "offset": extent.offset,
-                "size": extent.size,
-                "kind": extent.kind,
-                "name": extent.name or None,
-                "note": extent.note or None,
-            }
+            extent._asdict() | {"name": extent.name or None, "note": extent.note or None}
             for extent in found.extents
         ],
         "kinds": {kind: {"parts": count, "bytes": size} for kind, (count, size) in _by_kind(found).items()},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import sys
@@ -18,6 +19,7 @@ _MAX_VISIBLE = 2000
 _NARROWEST = 40  # columns
 _USUAL = 80
 _LAYOUT = "\n\t"  # of outlines, and of rows for a pipe
+_BATCH = 1000  # lines
 _MIN_BYTES = 1 << 20  # of a progress whose rate is shown
 
 
@@ -88,11 +90,16 @@ def writing() -> Iterator[None]:
 
 
 def say(lines: Iterable[str]) -> None:
-    """Print lines to standard output."""
-    for line in lines:
-        text = display.shown(line, None, keep=_LAYOUT)
+    """Print lines to standard output, many at once."""
+    remaining = iter(lines)
+    while batch := list(itertools.islice(remaining, _BATCH)):
         with writing():
-            print(f"\x1b[1m{text}\x1b[0m" if isinstance(line, Bold) else text)
+            sys.stdout.write("".join(map(_printed, batch)))
+
+
+def _printed(line: str) -> str:
+    text = display.shown(line, None, keep=_LAYOUT)
+    return f"\x1b[1m{text}\x1b[0m\n" if isinstance(line, Bold) else f"{text}\n"
 
 
 def say_text(text: str) -> None:

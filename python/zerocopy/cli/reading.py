@@ -8,8 +8,10 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pickle import UnpicklingError
 from typing import Any, NamedTuple, Protocol
 
+from zerocopy.catalogue.contents import Contents, contents_of
 from zerocopy.catalogue.files import OpenFile
 from zerocopy.cli import output
 from zerocopy.cli.runner import BAD, FINE, TROUBLE, Trouble, head
@@ -28,7 +30,11 @@ Of several files the highest counts. 130 after an interrupt.
 
 
 class Report(Protocol):
-    """The result of a command for one file."""
+    """The result of a command for one file, a named tuple."""
+
+    @property
+    def _replace(self) -> Callable[..., Any]:
+        """Returns it with other fields."""
 
     @property
     def code(self) -> int:
@@ -103,20 +109,49 @@ class TroubleReport(NamedTuple):
 
 @contextlib.contextmanager
 def standard_input(path: str) -> Iterator[str]:
-    """Yield a path that can be opened: of "-" one of what standard input has, whole and in memory."""
+    """Yield a path that can be opened: of "-" one of what standard input has, whole and in memory.
+
+    Errors name the path as it was given.
+    """
     if path != "-":
         yield path
         return
     with os.fdopen(os.memfd_create("standard input"), "w+b") as copy:
         shutil.copyfileobj(sys.stdin.buffer, copy)
         copy.flush()
-        yield f"/proc/self/fd/{copy.fileno()}"
+        name = f"/proc/self/fd/{copy.fileno()}"
+        try:
+            yield name
+        except (Error, Trouble, UnpicklingError) as error:
+            error.args = (str(error).replace(name, path),)
+            raise
+
+
+@contextlib.contextmanager
+def contents(given: str, *, strict: bool = True) -> Iterator[tuple[str, Contents]]:
+    """Yield a path that can be opened, and what is in the checkpoint there, under the path that was given."""
+    with standard_input(given) as path:
+        found = contents_of(path, strict=strict)
+        if path != given:
+            entries = [entry._replace(file=given) for entry in found.entries]
+            found = found._replace(path=given, files=[given], entries=entries)
+        yield path, found
+
+
+def add_file(parser: argparse.ArgumentParser) -> None:
+    """Declare the one file of a command."""
+    parser.add_argument(
+        "file", metavar="FILE", help="a checkpoint, an index of shards, a folder, or - for standard input"
+    )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what these commands share."""
     parser.add_argument(
-        "files", metavar="FILE", nargs="+", help="a checkpoint, an index of shards, or a folder"
+        "files",
+        metavar="FILE",
+        nargs="+",
+        help="a checkpoint, an index of shards, a folder, or - for standard input",
     )
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object (docs/cli.md describes it)"
@@ -186,6 +221,10 @@ def reports(
         try:
             if model_folder.is_distributed(path):
                 yield from examine_folder(path)
+                continue
+            if path == "-":
+                with standard_input(path) as file:
+                    yield report_of(file, examine)._replace(path=path)
                 continue
             found = _located(path)
             for file in model_folder.files_of(found):

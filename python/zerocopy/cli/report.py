@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerocopy import display
-from zerocopy.cli import diff, output, runner
+from zerocopy.cli import diff, output, reading, runner
 from zerocopy.cli.output import escaped, say
 from zerocopy.process.os_errors import naming
 
 if TYPE_CHECKING:
+    from zerocopy.catalogue.contents import Contents
     from zerocopy.cli.tensor_diff import Side
     from zerocopy.lazy.tensor_info import TensorInfo
 
@@ -44,7 +45,7 @@ _MAX_SAFE_INTEGER = 2**53 - 1  # of JavaScript
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("file", metavar="FILE", help="a checkpoint: a file, an index, a folder")
+    reading.add_file(parser)
     parser.add_argument(
         "-o", "--output", metavar="PAGE", required=True, help="the page to write; - for standard output"
     )
@@ -62,7 +63,9 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
     """Write the page, and return the exit code."""
     if _is_foreign(options.output):
         parser.error(f"-o {escaped(options.output)} would replace a file that is not an HTML page")
-    return _report(options)
+    with reading.contents(options.file) as (path, contents):
+        _write(_page(options, path, contents), options.output)
+    return runner.FINE
 
 
 def _is_foreign(target: str) -> bool:
@@ -76,25 +79,15 @@ def _is_foreign(target: str) -> bool:
         return False
 
 
-def _report(options: argparse.Namespace) -> int:
-    _write(_page(options), options.output)
-    return runner.FINE
-
-
-def _page(options: argparse.Namespace) -> str:
-    """Return the page. Only what takes the elements of tensors takes torch."""
-    from zerocopy.catalogue.contents import contents_of
+def _page(options: argparse.Namespace, path: str, contents: Contents) -> str:
+    """Return the page of what lies at `path`. Only what takes the elements of tensors takes torch."""
     from zerocopy.cli import plain_values, report_page
     from zerocopy.cli.report_page import TIE, Column, File, Row
 
-    try:
-        contents = contents_of(options.file)
-    except runner.Trouble as trouble:
-        raise runner.Trouble(f"{options.file}: {trouble}") from None
     columns = [TIE, *(Column(name, True) for name in _STATISTICS if options.statistics)]
     columns += [Column("difference", False)] if options.compare else []
     more: dict[str, list[Any]] = {entry.name: [] for entry in contents.entries}
-    differences = _read(more, options) if options.statistics or options.compare else None
+    differences = _read(more, options, path) if options.statistics or options.compare else None
     rows = []
     extents: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
     for entry in contents.entries:
@@ -104,7 +97,9 @@ def _page(options: argparse.Namespace) -> str:
         shape = "?" if entry.shape is None else " x ".join(map(str, entry.shape)) or "scalar"
         cells = (entry.same_as or None, *more[entry.name])
         rows.append(Row(entry.name, entry.dtype or "?", shape, entry.nbytes, entry.offset, own, cells))
-    files = [File(name, Path(name).stat().st_size, extents[name]) for name in contents.files]
+    opened = {options.file: path}  # of standard input another one
+    sizes = {name: Path(opened.get(name, name)).stat().st_size for name in contents.files}
+    files = [File(name, size, extents[name]) for name, size in sizes.items()]
     values = {
         display.shown(value.name): display.shown(plain_values.described(value)) for value in contents.values
     }
@@ -115,18 +110,18 @@ def _page(options: argparse.Namespace) -> str:
     )
 
 
-def _read(more: dict[str, list[Any]], options: argparse.Namespace) -> list[str] | None:
+def _read(more: dict[str, list[Any]], options: argparse.Namespace, path: str) -> list[str] | None:
     """Add cells with statistics and differences to each tensor, and return the differences as lines."""
     import zerocopy
     from zerocopy.cli.tensor_diff import Side
 
     with contextlib.ExitStack() as stack:
-        side = Side(stack.enter_context(zerocopy.open(options.file, device="cpu")))
+        side = Side(stack.enter_context(zerocopy.open(path, device="cpu")))
         changes: dict[str, list[str]] = defaultdict(list)
         differences = None
         if options.compare:
             other = Side(stack.enter_context(zerocopy.open(options.compare, device="cpu")))
-            differences = _compared(side, other, options, changes)
+            differences = _compared(side, other, (path, options.compare), changes)
             side = Side(side.checkpoint)
         infos = [side.info(name) for name in more]
         progress = output.Progress("zerocopy report:", sum(info.nbytes for info in infos))
@@ -138,13 +133,11 @@ def _read(more: dict[str, list[Any]], options: argparse.Namespace) -> list[str] 
     return differences
 
 
-def _compared(
-    side: Side, other: Side, options: argparse.Namespace, changes: dict[str, list[str]]
-) -> list[str]:
+def _compared(side: Side, other: Side, paths: tuple[str, str], changes: dict[str, list[str]]) -> list[str]:
     from zerocopy.cli.tensor_diff import compare
 
     settings = argparse.Namespace(
-        a=options.file, b=options.compare, rtol=None, atol=None, ignore_dtype=False, tensors_only=False, brief=False
+        a=paths[0], b=paths[1], rtol=None, atol=None, ignore_dtype=False, tensors_only=False, brief=False
     )  # fmt: skip
     lines = []
     for found in diff.differences(side, other, settings, compare):

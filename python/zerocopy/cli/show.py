@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from zerocopy import display
-from zerocopy.catalogue.contents import Contents, Entry, Value, contents_of
-from zerocopy.cli import output, runner
+from zerocopy.catalogue.contents import Contents, Entry, Value
+from zerocopy.cli import output, reading, runner
 from zerocopy.cli.output import escaped
 from zerocopy.lazy.name_hints import no_such_name
 
@@ -44,7 +44,7 @@ _BAR = 40
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("file", metavar="FILE", help="a checkpoint, an index of shards, or a folder")
+    reading.add_file(parser)
     parser.add_argument(
         "name", metavar="NAME[SLICE]", help="a name as zerocopy ls prints it, and perhaps a part: [0, :8]"
     )
@@ -55,11 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Show, and return the exit code."""
-    return _show(options)
+    with reading.contents(options.file) as (path, contents):
+        return _show(options, path, contents)
 
 
-def _show(options: argparse.Namespace) -> int:
-    contents = contents_of(options.file)
+def _show(options: argparse.Namespace, path: str, contents: Contents) -> int:
     entries = {entry.name: entry for entry in contents.entries}
     values = {value.name: value for value in contents.values}
     values |= {
@@ -68,7 +68,7 @@ def _show(options: argparse.Namespace) -> int:
     known = {**entries, **values}
     name, index_text = _name_of(options.name, known), ""
     if name in values and name not in entries:
-        _show_value(options, values[name])
+        _show_value(options, path, values[name])
         return runner.FINE
     if name not in entries:
         from zerocopy.cli.parts import split_name
@@ -82,7 +82,7 @@ def _show(options: argparse.Namespace) -> int:
     if name not in entries:
         error = no_such_name(options.file, output.printable(name), [escaped(each) for each in known])
         raise runner.Trouble(str(error.args[0]))
-    _show_tensor(options, contents, entries[name], index_text)
+    _show_tensor(options, path, entries[name], index_text)
     return runner.FINE
 
 
@@ -94,11 +94,11 @@ def _name_of(text: str, names: Iterable[str]) -> str:
     return next((name for name in names if escaped(name, len(name)).replace(" ", "\\x20") == cell), text)
 
 
-def _show_value(options: argparse.Namespace, value: Value) -> None:
+def _show_value(options: argparse.Namespace, path: str, value: Value) -> None:
     if value.kind in _SIMPLE and value.value is not None:
         text = str(value.value) if value.kind == "complex" else repr(value.value)
     else:
-        text = _repr_of(options.file, value)
+        text = _repr_of(path, value)
     text = output.printable(text, _MAX_REPR)
     if options.json:
         said = {"path": options.file, "name": value.name, "kind": value.kind, "repr": text}
@@ -130,12 +130,12 @@ def _state_of(made: Any, shortening: reprlib.Repr) -> str:
     return "".join(f" {name}={shortening.repr(part)}" for name, part in parts.items() if part)
 
 
-def _show_tensor(options: argparse.Namespace, contents: Contents, entry: Entry, index_text: str) -> None:
+def _show_tensor(options: argparse.Namespace, path: str, entry: Entry, index_text: str) -> None:
     import torch
 
     from zerocopy.cli import parts, statistics
 
-    part = parts.read_part(options.file, entry, parts.index_of(index_text))
+    part = parts.read_part(path, entry, parts.index_of(index_text))
     found: Statistics | None = None
     try:
         found = statistics.statistics_of(part)
@@ -152,12 +152,10 @@ def _show_tensor(options: argparse.Namespace, contents: Contents, entry: Entry, 
         output.say_json(runner.head("show") | _json_of(options, entry, index_text, part, found))
         return
     torch.set_printoptions(linewidth=output.width())
-    output.say(_lines(contents, entry, index_text, part, found))
+    output.say(_lines(entry, index_text, part, found))
 
 
-def _lines(
-    contents: Contents, entry: Entry, index_text: str, part: torch.Tensor, found: Statistics | None
-) -> Iterator[str]:
+def _lines(entry: Entry, index_text: str, part: torch.Tensor, found: Statistics | None) -> Iterator[str]:
     shape = "?" if entry.shape is None else " x ".join(map(str, entry.shape)) or "scalar"
     where = "" if entry.offset is None else f" at {entry.offset} of {escaped(entry.file)}"
     yield output.bold(f"{escaped(entry.name)}: {entry.dtype} {shape}, {display.size(entry.nbytes)}{where}")

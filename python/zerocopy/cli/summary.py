@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from zerocopy import display
-from zerocopy.catalogue.contents import Contents, by_dtype, contents_of
+from zerocopy.catalogue.contents import Contents, by_dtype
 from zerocopy.cli import output, reading, runner, tables
 from zerocopy.cli.output import escaped
 from zerocopy.errors import Error
@@ -56,8 +56,7 @@ def execute(paths: Sequence[str], options: argparse.Namespace) -> int:
     found, code = [], runner.FINE
     for path in paths:
         try:
-            with reading.standard_input(path) as file:
-                contents = contents_of(file, strict=False)
+            with reading.contents(path, strict=False) as (_, contents):
                 found.append(_summary(path, contents))
                 code = max(code, runner.BAD if contents.faults else runner.FINE)
         except (OSError, runner.Trouble) as error:

@@ -51,9 +51,8 @@ def lines(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterator[
         Cells without line breaks.
     """
     most = output.width()
-    names = [row[0] for row in rows]
-    table = [[column.title for column in columns], *rows]
-    widths = [max(map(display.columns, found)) for found in zip(*table, strict=True)]
+    cells = [list(found) for found in zip([column.title for column in columns], *rows, strict=True)]
+    widths = [max(_widths(found)) for found in cells]
     kept = list(range(1, len(columns)))
     short = False
 
@@ -73,20 +72,23 @@ def lines(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterator[
     while _INDENT + taken() > most and is_left_out(1):
         pass
     first = min(widths[0], max(most - taken(), _INDENT))
-
-    def line(cells: Sequence[str]) -> str:
-        laid = [_padded(cells[0], first, is_number=False)]
-        for i in kept:
-            text = _short(cells[i]) if short and columns[i].is_size else cells[i]
-            laid.append(_padded(text, _width(widths[i], columns[i], short=short), columns[i].is_number))
-        return _GAP.join(laid).rstrip()
-
-    yield output.bold(line(table[0]))
-    for name, cells in zip(names, rows, strict=True):
-        if display.columns(name) > first and kept:
+    # Column by column: a call for each cell would take most of the time of long tables.
+    is_above = [bool(kept) and width > first for width in _widths(cells[0])]
+    names = ["" if above else name for above, name in zip(is_above, cells[0], strict=True)]
+    laid = [_padded(names, first, is_number=False)]
+    for i in kept:
+        texts = list(map(_short, cells[i])) if short and columns[i].is_size else cells[i]
+        laid.append(_padded(texts, _width(widths[i], columns[i], short=short), columns[i].is_number))
+    lined = (_GAP.join(parts).rstrip() for parts in zip(*laid, strict=True))
+    yield output.bold(next(lined))
+    for above, name, line in zip(is_above[1:], cells[0][1:], lined, strict=True):
+        if above:
             yield name
-            cells = ["", *cells[1:]]
-        yield line(cells)
+        yield line
+
+
+def _widths(texts: Sequence[str]) -> list[int]:
+    return list(map(len if all(map(str.isascii, texts)) else display.columns, texts))
 
 
 def _width(width: int, column: Column, *, short: bool) -> int:
@@ -98,6 +100,8 @@ def _short(size: str) -> str:
     return size.replace(" ", "").removesuffix("B")
 
 
-def _padded(text: str, width: int, is_number: bool) -> str:
-    width -= display.columns(text) - len(text)
-    return text.rjust(width) if is_number else text.ljust(width)
+def _padded(texts: Sequence[str], width: int, is_number: bool) -> list[str]:
+    pad = str.rjust if is_number else str.ljust
+    if all(map(str.isascii, texts)):
+        return [pad(text, width) for text in texts]
+    return [pad(text, width + len(text) - display.columns(text)) for text in texts]
