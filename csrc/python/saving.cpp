@@ -183,6 +183,45 @@ class PythonWriter {
   std::vector<int> earlier_;
 };
 
+// Pieces of memory for an open file, which then gets its final name.
+struct PiecesOfFile {
+  int descriptor;
+  std::vector<std::pair<std::uint64_t, Region>> pieces;  // with the offset of each
+  std::string part;
+  std::string name;
+
+  int write() const noexcept {
+    for (const auto& [offset, region] : pieces) {
+      const std::string_view bytes = region.bytes().text();
+      for (std::size_t done = 0; done < bytes.size();) {
+        const ssize_t size =
+            ::pwrite(descriptor, bytes.data() + done, bytes.size() - done, static_cast<off_t>(offset + done));
+        if (size < 0 && errno == EINTR) continue;
+        if (size <= 0) return abandoned();
+        done += static_cast<std::size_t>(size);
+      }
+    }
+    return ::rename(part.c_str(), name.c_str()) == 0 ? 0 : abandoned();
+  }
+
+  int abandoned() const noexcept {
+    ::unlink(part.c_str());
+    return 1;
+  }
+};
+
+// Has a copy of this process write pieces of its memory to an open file, and give the file its final
+// name; where that fails, remove it. Returns the copy's number.
+pid_t write_in_copy(int descriptor, const std::vector<std::pair<std::uint64_t, py::object>>& pieces,
+                    const FileName& part, const FileName& name) {
+  PiecesOfFile file{descriptor, {}, part.bytes, name.bytes};
+  for (const auto& [offset, buffer] : pieces) {
+    file.pieces.emplace_back(offset, region_of_buffer(buffer.ptr(), Access::any));
+  }
+  return run_in_copy([](void* given) noexcept { return static_cast<PiecesOfFile*>(given)->write(); }, &file,
+                     {&descriptor, 1});
+}
+
 // A descriptor that closes with the last reference to it, whatever exception comes meanwhile.
 class Descriptor {
  public:
@@ -240,6 +279,8 @@ void register_saving(py::module_& module) {
       .def_static("open", &Descriptor::open, py::arg("path"))
       .def_static("of_process", &Descriptor::of_process, py::arg("process"))
       .def("fileno", &Descriptor::number);
+  module.def("write_in_copy", &write_in_copy, py::arg("descriptor"), py::arg("pieces"), py::arg("part"),
+             py::arg("name"));
   py::class_<ArchivePlan>(module, "ArchivePlan")
       .def(py::init<std::uint64_t, bool>(), py::arg("alignment"), py::arg("checksums"))
       .def(

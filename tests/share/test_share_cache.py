@@ -10,6 +10,7 @@ import os
 import random
 import resource
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -26,8 +27,10 @@ from sharing import in_another_process
 
 from zerocopy import share
 from zerocopy.share import CacheError
-from zerocopy.share.cache import folder, locks
+from zerocopy.share.cache import folder, locks, new_entry
 from zerocopy.share.conditions import file_identity
+
+LARGE = 1 << 27  # bytes that a copy of the process writes
 
 
 @pytest.fixture(autouse=True)
@@ -139,13 +142,12 @@ def test_entry_that_was_not_synced_is_not_trusted_after_a_boot(
     share.load(sharing.filled, 10, 2)
     (first,) = files(cache)
     monkeypatch.setattr("zerocopy.share.cache.entries.boot", lambda: "another")
-    monkeypatch.setattr(folder, "boot", lambda: "another")
     share.load(sharing.filled, 10, 2)
     assert len(files(cache)) == 2, "computed anew"
     monkeypatch.undo()
     monkeypatch.setenv("ZEROCOPY_CACHE", str(cache))
     first.unlink()
-    folder._sync_written()
+    new_entry.end()
     monkeypatch.setattr("zerocopy.share.cache.entries.boot", lambda: "a third")
     share.load(sharing.filled, 10, 2)
     assert len(files(cache)) == 1, "it was synced"
@@ -155,6 +157,55 @@ def test_numbers_of_devices_count_within_a_boot() -> None:
     one, other = (1, 2, 3, 4, 5), (9, 2, 3, 4, 5)
     assert not file_identity.is_same(one, other, within_boot=True)
     assert file_identity.is_same(one, other, within_boot=False)
+
+
+# ------------------------------------------------------------------------------------- in a copy of the process
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have this process make calls of ``sharing.filled`` as a small program under ``patch_all`` does."""
+    monkeypatch.setattr("zerocopy.saving.snapshot._private_memory", lambda: 0)
+    (tmp_path / "share.cfg").write_text("sharing::filled")
+    share.patch_all(tmp_path / "share.cfg")
+    yield
+    share.unpatch_all()
+    new_entry.end()
+
+
+@pytest.mark.usefixtures("program")
+def test_large_result_is_written_while_the_program_changes_it(cache: Path) -> None:
+    mine = sharing.filled(LARGE, 2)
+    (copy,) = new_entry._copies  # for which the program does not wait
+    mine.fill_(3)
+    in_another_process(lambda: None)  # does not take the copy to be its own
+    sharing.wait_until(lambda: new_entry.settle() or not new_entry._copies)
+    with pytest.raises(ProcessLookupError):
+        os.kill(copy.process, 0)
+    assert sharing.filled(LARGE, 2).unique().tolist() == [2] and len(files(cache)) == 1
+
+
+@pytest.mark.usefixtures("program")
+@pytest.mark.parametrize("ending", ["sleep 100", "false"])
+def test_copy_that_does_not_finish_leaves_nothing(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ending: str
+) -> None:
+    """At the end of a program, a copy has as long as the call took. Entries that are not finished are not listed."""
+    copies: list[subprocess.Popen[bytes]] = []
+
+    def begin(_descriptor: int, _pieces: Any, _part: str, _name: str) -> int:
+        copies.append(subprocess.Popen(ending.split()))
+        return copies[-1].pid
+
+    monkeypatch.setattr("zerocopy._core.write_in_copy", begin)
+    sharing.filled(LARGE, 2)
+    assert len(files(cache)) == 1 and share.status() == []
+    new_entry.end()
+    copies[0].returncode = 0  # it has been waited for
+    with pytest.raises(ProcessLookupError):
+        os.kill(copies[0].pid, 0)
+    assert (len(warned(caplog)) == 1) is (ending == "false")
+    assert files(cache) == []
 
 
 # ------------------------------------------------------------------------------------- room

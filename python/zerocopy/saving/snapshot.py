@@ -77,9 +77,13 @@ def sorted_storages(parts: PickleWithStorages, mapped: MappedFiles) -> Storages:
 
 def why_not_to_fork(storages: Storages) -> str:
     """Return why a copy of this process is not the way to keep storages as they are, or an empty string."""
-    if torch.cuda.is_initialized() or storages.devices:
+    return why_not_to_copy(storages.forkable, bool(storages.devices))
+
+
+def why_not_to_copy(forkable: int, has_devices: bool = False) -> str:
+    """Return why a copy of this process is not the way to keep so many bytes as they are, or an empty string."""
+    if torch.cuda.is_initialized() or has_devices:
         return "a device is in use, and its driver knows nothing of copies of this process"
-    forkable = storages.forkable
     if forkable <= max(_SMALL, _private_memory() // _FORK_IS_CHEAPER_BY):
         return f"to copy {forkable} bytes takes less time than to copy this process"
     return ""

@@ -23,6 +23,7 @@ from zerocopy.saving.mapped_files import MappedFiles
 from zerocopy.share import call, call_options, earlier
 from zerocopy.share.cache.entries import Entry
 from zerocopy.share.cache.folder import Cache
+from zerocopy.share.cache.new_entry import NewEntry
 from zerocopy.share.conditions import generators, recorder
 from zerocopy.share.conditions.file_identity import boot
 from zerocopy.share.conditions.hashes import Hashes
@@ -54,10 +55,11 @@ class Computation:
             _hooks_of_their_own_numbers(),
         ):
             result = _mapping(function)(*args, **kwargs)
+        self._seconds = time.monotonic() - begun
         note = f"it uses random numbers ({', '.join(use.names)})" if use.names else ""
         try:
             with interrupts.deferred():
-                head = self._head(time.monotonic() - begun, note or arguments.why_plain(result), use.names)
+                head = self._head(note or arguments.why_plain(result), use.names)
                 return self._kept(result, head, recording, arguments, noted)
         except (UnsupportedError, OSError) as error:
             _log.warning("%s: the result is not kept: %s", self._name, error)
@@ -68,11 +70,11 @@ class Computation:
             _log.debug("%s", traceback.format_exc())
         return result
 
-    def _head(self, seconds: float, note: str, random: list[str]) -> dict[str, Any]:
+    def _head(self, note: str, random: list[str]) -> dict[str, Any]:
         """Return what an entry says of the call. The note is why a program has to make the call itself."""
         return {
             "what": self._name,
-            "seconds": seconds,
+            "seconds": self._seconds,
             "note": note,
             "random": random,
             "generators": generators.as_body(generators.states()) if self._is_seeded else None,
@@ -92,57 +94,62 @@ class Computation:
         """Write an entry, and return what the caller gets."""
         if head["note"] and self._is_patched:  # so that the next program does not try
             _log.info("%s is called here, and nothing is kept: %s", self._name, head["note"])
-            self._write(head, recording, None)
+            if self._is_complete(head, recording, ()):
+                with self._cache.writing(self._call.key, head, 0, 0, ()) as new:
+                    new.finish()
             return result
         for is_plain in (True, False):
             with MappedFiles() as mapped:
                 unchanged = arguments.unchanged(mapped)
                 plan = publish.plan_of(result, mapped, unchanged, noted, is_plain)
-                entry = None if plan is None else self._write(head, recording, plan)
-            if entry is not None:
+                if plan is None:
+                    continue
+                if not self._is_complete(head, recording, plan.pickles):
+                    return result
                 with contextlib.suppress(*[Exception] * is_plain):  # Python's unpickler has another way
-                    return self._tried(entry, result)
-            elif plan is not None:
-                return result
+                    return self._written(result, head, plan, plan.is_for_a_copy(mapped))
         return result
 
-    def _tried(self, entry: Entry, result: Any) -> Any:
-        """Rebuild the result from its entry, and return what the caller gets."""
-        try:
-            with entry:
-                kept = attached(self._cache, entry, self._known.arguments)
-        except Exception:
-            self._cache.remove([entry.path])
-            raise
-        _log.debug("%s: kept as %s", self._name, entry.id)
-        given = result if self._is_patched else kept
-        earlier.note(given, f"{entry.key}/{entry.id}", is_own=self._is_patched)
-        return given
-
-    def _write(
-        self, head: dict[str, Any], recording: recorder.Recording, plan: publish.Plan | None
-    ) -> Entry | None:
-        """Write an entry, or return None if the result must not be kept."""
-        conditions, doubt = recording.conditions(plan.pickles if plan else ())
+    def _is_complete(
+        self, head: dict[str, Any], recording: recorder.Recording, pickles: tuple[bytes, ...]
+    ) -> bool:
+        """Add to an entry's head what the call depends on. Return whether the result may be kept."""
+        conditions, doubt = recording.conditions(pickles)
         if conditions.unseen and call_options.current().unseen == "refuse":
             doubt = f"it may depend on something unseen ({'; '.join(conditions.unseen)})"
         if doubt:
             _log.info("%s: the result is not kept: %s", self._name, doubt)
-            return None
+            return False
         head |= {
             "conditions": vars(conditions),
             "warnings": recording.messages.warnings,
             "records": recording.messages.records,
         }
-        if plan is None:
-            self._cache.write(self._call.key, head, 0, 0, ()).close()
-            return None
-        head["layout"] = plan.layout
-        head["parts"] = [
-            [part.path, part.identity, part.offset, part.size]
-            for part in (each.named() for each in plan.parts)
-        ]
-        return self._cache.write(self._call.key, head, plan.covered, plan.size, plan.contents())
+        return True
+
+    def _written(self, result: Any, head: dict[str, Any], plan: publish.Plan, is_for_a_copy: bool) -> Any:
+        """Write an entry, rebuild the result from it, and return what the caller gets."""
+        head |= {"layout": plan.layout, "parts": [tuple(part.named()) for part in plan.parts]}
+        with self._cache.writing(self._call.key, head, plan.covered, plan.size, plan.contents) as new:
+            is_begun = self._is_patched and is_for_a_copy and self._is_begun(new, plan)
+            if not is_begun:
+                new.write(plan.storages())
+                kept = attached(self._cache, new.entry, self._known.arguments)
+                new.finish()
+            given = result if self._is_patched else kept
+        _log.debug("%s: kept as %s", self._name, new.entry.id)
+        earlier.note(given, f"{self._call.key}/{new.entry.id}", is_own=self._is_patched)
+        return given
+
+    def _is_begun(self, new: NewEntry, plan: publish.Plan) -> bool:
+        """Have a copy of this process write the storages, if the result can be rebuilt without their bytes."""
+        try:
+            attached(self._cache, new.entry, self._known.arguments)
+            new.finish_in_copy(plan.storages(), self._seconds)
+        except Exception as error:  # whatever a class does with its zeros
+            _log.debug("%s: written here: %s", self._name, error)
+            return False
+        return True
 
 
 class _Arguments:

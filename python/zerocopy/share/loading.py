@@ -22,7 +22,7 @@ from zerocopy._native import _C
 from zerocopy.errors import UnsupportedError
 from zerocopy.process import interrupts, tally
 from zerocopy.share import call, call_options, earlier
-from zerocopy.share.cache import folder
+from zerocopy.share.cache import folder, new_entry
 from zerocopy.share.cache.entries import Entry
 from zerocopy.share.cache.folder import Cache
 from zerocopy.share.conditions import generators, hearing, state
@@ -123,6 +123,7 @@ class _Load:
         if cache is None:
             return None, _PlainCall("there is no folder for results on this machine")
         self._cache = cache
+        new_entry.settle()
         known_call = call.encode(self._fn, self._args, self._kwargs, known)
         if known_call.key in _thread.keys:
             return None, _MISSING

@@ -144,45 +144,29 @@ def name_of_entry(path: str) -> str | None:
     return None if found is None else found[1]
 
 
-class Writing:
-    """An entry that is about to be written.
+def beginning(
+    head: dict[str, Any], covered: int, size: int, contents: Iterable[tuple[int, Any]]
+) -> bytearray:
+    """Return a new entry up to its storages.
 
     Parameters
     ----------
     head : dict
         The description of the result.
-    now : str
-        The boot of the machine.
     covered, size : int
         Bytes behind the head: those that the checksum covers, and all.
+    contents : iterable of (int, buffer)
+        The covered bytes, and where they begin.
     """
-
-    def __init__(self, head: dict[str, Any], now: str, covered: int, size: int) -> None:
-        head = {"created": time.time_ns(), "boot": now, **head}
-        self._text = json.dumps(head, separators=(",", ":")).encode()
-        self._base, self._covered = aligned(_PREFIX.size + len(self._text)), covered
-        self.size = self._base + size
-
-    def write(self, descriptor: int, contents: Iterable[tuple[int, Any]]) -> None:
-        """Write what is behind the head, given with where it begins, and then all before it."""
-        base, covered = self._base, self._covered
-        beginning = bytearray(base + covered)
-        beginning[_PREFIX.size : _PREFIX.size + len(self._text)] = self._text
-        for offset, piece in contents:
-            if offset < covered:
-                beginning[base + offset : base + offset + len(piece)] = piece
-            else:
-                _write_at(descriptor, memoryview(piece).cast("B"), base + offset)
-        checksum = _core.crc32(memoryview(beginning)[_PREFIX.size :])
-        _PREFIX.pack_into(beginning, 0, _MAGIC, checksum, len(self._text), covered, self.size)
-        os.ftruncate(descriptor, self.size)
-        _write_at(descriptor, memoryview(beginning), 0)
-
-
-def _write_at(descriptor: int, content: memoryview, offset: int) -> None:
-    done = 0
-    while done < content.nbytes:
-        done += os.pwrite(descriptor, content[done : done + (1 << 30)], offset + done)
+    text = json.dumps({"created": time.time_ns(), "boot": boot(), **head}, separators=(",", ":")).encode()
+    base = aligned(_PREFIX.size + len(text))
+    content = bytearray(base + covered)
+    content[_PREFIX.size : _PREFIX.size + len(text)] = text
+    for offset, piece in contents:
+        content[base + offset : base + offset + len(piece)] = piece
+    checksum = _core.crc32(memoryview(content)[_PREFIX.size :])
+    _PREFIX.pack_into(content, 0, _MAGIC, checksum, len(text), covered, base + size)
+    return content
 
 
 def aligned(size: int) -> int:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import errno
 import functools
 import logging
 import os
-import secrets
 import stat
 import time
 from collections.abc import Iterable, Iterator
@@ -19,12 +17,12 @@ from typing import Any
 from zerocopy.errors import CacheError
 from zerocopy.share.cache import entries, locks
 from zerocopy.share.cache.entries import Entry, Part
-from zerocopy.share.conditions.file_identity import boot, identity, is_same
+from zerocopy.share.cache.new_entry import NewEntry
+from zerocopy.share.conditions.file_identity import identity, is_same
 
 MAX_ENTRIES = 8  # of one key
 _DAY = 86400.0
 _SWEEP_SECONDS = 60.0
-_MAX_SYNCED_AT_EXIT = 1 << 26
 _DEFAULT_LIMIT = 1 << 36
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -131,7 +129,7 @@ class Cache:
     def __iter__(self) -> Iterator[Entry]:
         """Yield all entries. Each is open until the next one."""
         for path, _ in self._files():
-            entry = self.opened(path)
+            entry = None if _is_unfinished(path) else self.opened(path)
             if entry is not None:
                 with entry:
                     yield entry
@@ -146,10 +144,11 @@ class Cache:
 
     # ---------------------------------------------------------------------------------- writing
 
-    def write(
+    @contextlib.contextmanager
+    def writing(
         self, key: str, head: dict[str, Any], covered: int, size: int, contents: Iterable[tuple[int, Any]]
-    ) -> Entry:
-        """Write an entry and return it.
+    ) -> Iterator[NewEntry]:
+        """Yield a new entry, whose storages are still to be written. It goes at the end unless it was finished.
 
         Parameters
         ----------
@@ -160,27 +159,16 @@ class Cache:
         covered, size : int
             Bytes behind the head: those that the checksum covers, and all.
         contents : iterable of (int, buffer)
-            Those bytes, and where they begin. All that are covered come first.
+            The covered bytes, and where they begin.
         """
-        begun = entries.Writing(head, boot(), covered, size)
-        self._make_room(begun.size, key)
+        beginning = entries.beginning(head, covered, size, contents)
+        whole = len(beginning) - covered + size
+        self._make_room(whole, key)
         folder = f"{self._results}/{key}"
-        name = secrets.token_hex(10)
-        part, path = f"{folder}/.{name}", f"{folder}/{name}"
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder, 0o700)  # noqa: PTH102
-        descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400)
-        try:
-            begun.write(descriptor, contents)
-            os.rename(part, path)  # noqa: PTH104
-            entry = Entry(path, descriptor, os.fstat(descriptor))
-        except BaseException:
-            os.close(descriptor)
-            _unlink(part)
-            raise
-        if begun.size <= _MAX_SYNCED_AT_EXIT:
-            _written.append(path)
-        return entry
+        with NewEntry(folder, beginning, whole) as new:
+            yield new
 
     def lock(self, key: str) -> AbstractContextManager[bool]:
         """Hold the lock of a key within a block, and tell whether another thread or process had it meanwhile."""
@@ -203,7 +191,7 @@ class Cache:
             return
         files = {}
         for path, status in self._files():
-            if os.path.basename(path)[0] != ".":  # noqa: PTH119
+            if not _is_unfinished(path):
                 files[path] = status
             elif status.st_mtime < time.time() - _DAY:  # of a process that was killed
                 _unlink(path)
@@ -277,6 +265,10 @@ def require_private(folder: str) -> None:
         )
 
 
+def _is_unfinished(path: str) -> bool:
+    return os.path.basename(path)[0] == "."  # noqa: PTH119
+
+
 def _atime(path: str) -> int:
     try:
         return os.stat(path).st_atime_ns  # noqa: PTH116
@@ -287,23 +279,3 @@ def _atime(path: str) -> int:
 def _unlink(path: str) -> None:
     with contextlib.suppress(OSError):
         os.unlink(path)  # noqa: PTH108
-
-
-# ------------------------------------------------------------------------------------ at exit
-
-_written: list[str] = []
-
-
-def _sync_written() -> None:
-    """Have small results of this process survive a crash of the machine."""
-    for path in _written:
-        with contextlib.suppress(OSError):
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                entries.sync(path, descriptor)
-            finally:
-                os.close(descriptor)
-
-
-atexit.register(_sync_written)
-os.register_at_fork(after_in_child=_written.clear)

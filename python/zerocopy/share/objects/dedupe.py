@@ -24,6 +24,7 @@ from zerocopy.saving.mapped_files import FileExtent, MappedFiles
 
 #: Spans of fewer bytes are copied without a search for equal ones.
 _MIN_COMPARED = 1 << 14
+_SAMPLE = 1 << 10
 #: A process may have 65,530 mappings (vm.max_map_count). Equal bytes beyond these are written twice.
 _MAX_MAPPINGS = 512
 
@@ -94,17 +95,23 @@ def place(storages: Sequence[torch.UntypedStorage], mapped: MappedFiles) -> Plac
     spans, seats = spans_of(
         [(storage.data_ptr(), size) for storage, size in zip(storages, sizes, strict=True)]
     )
-    places: list[FileExtent | Same | None] = []
+    places: list[FileExtent | Same | None] = [mapped.place_of(*span) for span in spans]
     first: dict[Checksum, int] = {}
-    for number, span in enumerate(spans):
-        there: FileExtent | Same | None = mapped.place_of(span.address, span.size)
-        if there is None and span.size >= _MIN_COMPARED:
-            checksum = Checksum(span.size, _core.crc32(span.content()))
-            other = first.setdefault(checksum, number)
-            if other != number and torch.equal(_elements(span), _elements(spans[other])):
-                there = Same(other)
-        places.append(there)
+    for number in _candidates(spans, places):
+        span = spans[number]
+        other = first.setdefault(Checksum(span.size, _core.crc32(span.content())), number)
+        if other != number and torch.equal(_elements(span), _elements(spans[other])):
+            places[number] = Same(other)
     return Placed(spans, seats, sizes, places)
+
+
+def _candidates(spans: list[Span], places: list[FileExtent | Same | None]) -> list[int]:
+    """Return the spans that no file has, and that have their size and their first bytes in common with others."""
+    alike: dict[tuple[int, bytes], list[int]] = {}
+    for number, span in enumerate(spans):
+        if places[number] is None and span.size >= _MIN_COMPARED:
+            alike.setdefault((span.size, bytes(span.content()[:_SAMPLE])), []).append(number)
+    return [number for numbers in alike.values() if len(numbers) > 1 for number in numbers]
 
 
 def spans_of(memory: Sequence[tuple[int, int]]) -> tuple[list[Span], list[Seat | None]]:

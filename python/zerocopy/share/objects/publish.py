@@ -94,6 +94,8 @@ class Plan:
         Where the tables (offset, rows), the pickle and the skeleton (offset, size) are.
     pickles : tuple of bytes
         The pickle and the skeleton.
+    contents : list of (int, bytes)
+        What is written in front of the storages, and where behind the head.
     """
 
     def __init__(self, content: serialized.SerializedObject, storages: Storages, placed: Placed) -> None:
@@ -115,7 +117,7 @@ class Plan:
             b"".join(_STORAGE_ROW.pack(*row) for row in self._rows(seats, storages.first)),
             *self.pickles,
         )
-        self._tables = list(zip(begins, tables, strict=True))
+        self.contents = list(zip(begins, tables, strict=True))
         self.layout: dict[str, Any] = {
             "mappings": [begins[0], len(mappings)],
             "storages": [begins[1], count],
@@ -123,11 +125,18 @@ class Plan:
             "skeleton": None if content.skeleton is None else [begins[3], len(content.skeleton)],
         }
 
-    def contents(self) -> Iterator[tuple[int, bytes | memoryview]]:
-        """Yield what is written behind the head, and where."""
-        yield from self._tables
-        for number, offset in self._offsets.items():
-            yield offset, self._placed.spans[number].content()
+    def storages(self) -> list[tuple[int, memoryview]]:
+        """Return the storages that are written, and where."""
+        return [(offset, self._placed.spans[number].content()) for number, offset in self._offsets.items()]
+
+    def is_for_a_copy(self, mapped: MappedFiles) -> bool:
+        """Return whether storages are so large that a copy of this process should write them."""
+        from zerocopy.saving import snapshot  # few results need it
+
+        spans = [self._placed.spans[number] for number in self._offsets]
+        if snapshot.why_not_to_copy(sum(span.size for span in spans)):
+            return False
+        return not any(mapped.is_shared(span.address, span.size) for span in spans)
 
     def _mapped(self) -> tuple[list[dedupe.Mapping], list[Seat | None]]:
         """Return the mappings, and where in them each span is."""
