@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import shutil
 import subprocess
 import textwrap
@@ -238,20 +239,6 @@ def test_module_that_hides_one_of_the_standard_library_is_imported(place: Place)
         (place.folder / "uuid.py").unlink()
 
 
-@pytest.mark.slow("more programs that start plainly")
-@pytest.mark.parametrize(
-    "line", ["os.environ['OMP_NUM_THREADS'] = '1'", "os.environ.setdefault('LANG', 'x')"]
-)
-def test_script_that_sets_a_variable_for_its_imports_runs_plainly(place: Place, line: str) -> None:
-    place.assert_same(
-        f"import os; {line}; print(os.environ['LANG' if 'LANG' in os.environ else 'OMP_NUM_THREADS'])"
-    )
-    assert not place.was_warm
-    place.prepare(
-        "pass"
-    )  # a run that sets nothing: the next test's program has the same name, so the same record
-
-
 def test_disabled_runs_plainly(place: Place) -> None:
     place.assert_same("print(1)", ZEROCOPY_DISABLE="1")
     assert not place.was_warm
@@ -315,6 +302,56 @@ def test_arguments_that_an_import_reads_are_those_of_the_run(tmp_path: Path) -> 
         place.assert_same_and_warm(text)
         place.assert_same(text, "--dry")
         assert not place.was_warm
+
+
+def test_import_sees_what_the_program_has_set_before_it(tmp_path: Path) -> None:
+    """What the program imports after a change is imported by each run, and all before it by the fork server."""
+    with own_package(tmp_path, "import os; VALUE = os.environ.get('MINE')\n") as place:
+        (tmp_path / "site-packages" / "late.py").write_text("import os; VALUE = os.environ.get('MINE')\n")
+        (tmp_path / "site-packages" / "setting.py").write_text(
+            "import os; os.environ['MINE'] = 'by import'\n"
+        )
+        lines = ["import imported, os", "os.environ['MINE'] = 'set'", "import late"]
+        end = "\nprint(imported.VALUE, late.VALUE, os.environ.get('MINE'))"
+        for order, printed in (
+            (lines, "None set set\n"),
+            ([lines[1].replace("os.", "__import__('os')."), lines[0], lines[2]], "set set set\n"),
+            (["import setting", lines[0], lines[2]], "by import by import by import\n"),
+        ):
+            assert place.assert_same("\n".join(order) + end).stdout == printed
+            place.wait()
+            assert place.assert_same_and_warm("\n".join(order) + end).stdout == printed
+
+
+def test_variable_that_no_import_asks_for_by_its_beginning_makes_no_difference(tmp_path: Path) -> None:
+    text = "import os\nFOUND = {name[5:]: value for name, value in os.environ.items() if name.startswith('MINE_')}\n"
+    with own_package(tmp_path, text) as place:
+        program = "import imported; print(imported.FOUND)"
+        place.prepare(program)
+        place.assert_same_and_warm(program, OTHER="1")
+        assert place.assert_same(program, MINE_A="1").stdout == "{'A': '1'}\n"
+
+
+def test_pytest_starts_warm_and_rewrites_assertions_of_its_plugins(tmp_path: Path) -> None:
+    options = ["-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider"]
+    failing = "def check(x):\n    assert x == [1, 3]\n"
+    with own_package(tmp_path, failing) as place:
+        information = tmp_path / "site-packages" / "imported-1.dist-info"
+        information.mkdir()
+        (information / "METADATA").write_text("Metadata-Version: 2.1\nName: imported\nVersion: 1\n")
+        (information / "RECORD").write_text("imported.py,,\n")
+        (information / "entry_points.txt").write_text("[pytest11]\nimported = imported\n")
+        (tmp_path / "site-packages" / "using.py").write_text("import imported\n")
+        text = "import imported, json, using\ndef test_one(): imported.check([1, 2])\ndef test_two(): assert 1 == 2"
+
+        def run(command: list[str]) -> tuple[int, str, str]:
+            done = place.run([*command, *options], text)
+            return done.returncode, re.sub(r"in [0-9.]+s", "", done.stdout), done.stderr
+
+        plain = run(PYTHON)
+        assert run(WARM) == plain and "At index 1 diff: 2 != 3" in plain[1]
+        place.wait()
+        assert place.until_warm(lambda: run(WARM)) == plain
 
 
 @pytest.mark.slow("a fork server for each case; test_warm_environments has changes of data")

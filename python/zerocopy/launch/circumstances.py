@@ -13,7 +13,7 @@ import resource
 import signal
 import sys
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from zerocopy._version import __version__
 
@@ -73,8 +73,10 @@ READ_AT_IMPORT = (
     ),
     *("UBSAN_", "VIRTUAL_ENV", "XDG_", "ZEROCOPY_"),
 )
-#: Stands for every variable, where an import has looked at all of them.
+#: Stands for every variable, where an import has looked at all of them; after a prefix, for all that begin with it.
 ALL = "*"
+# torch reads it when a device is first used, which is never in a fork server.
+_READ_LATER = frozenset({"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"})
 _OF_THE_SHELL = frozenset({"_", "COLUMNS", "LINES", "OLDPWD", "PWD", "SHLVL"})
 _NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts")
 _CONFINEMENT = ("Cap", "NoNewPrivs", "Seccomp")
@@ -84,11 +86,13 @@ _OF_WARNINGS = ("bytes_warning", "debug", "dev_mode", "warn_default_encoding")
 _LIMITS = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
 
 
-def is_read_at_import(name: str, names: Iterable[str]) -> bool:
-    """Return whether an import may depend on a variable; `names` are those that imports were seen to read."""
-    if name in _OF_THE_SHELL:
-        return False
-    return name.startswith(READ_AT_IMPORT) or name in names or ALL in names
+def reader(names: Iterable[str]) -> Callable[[str], bool]:
+    """Return what tells whether an import may depend on a variable. Imports were seen to read those of `names`."""
+    read = {*names}
+    prefixes = (*READ_AT_IMPORT, *(name.removesuffix(ALL) for name in read if name.endswith(ALL)))
+    return lambda name: (
+        (name.startswith(prefixes) or name in read) and name not in _OF_THE_SHELL | _READ_LATER
+    )
 
 
 def session() -> list[object]:
@@ -105,7 +109,7 @@ def session() -> list[object]:
 def describe(
     path: list[str],
     environment: Mapping[str, str],
-    names: Iterable[str],
+    names: Collection[str],
     modules: Iterable[str],
     words: list[str],
     share: bool,
@@ -118,7 +122,7 @@ def describe(
         ``sys.path`` without the entry of this command's own folder.
     environment : mapping
         The environment at the start.
-    names : iterable of str
+    names : collection of str
         The variables that imports were seen to read; `ARGUMENTS` among them if they read the arguments.
     modules : iterable of str
         The modules that the fork server has imported.
@@ -127,7 +131,7 @@ def describe(
     share : bool
         Whether kept results are taken.
     """
-    names = set(names)
+    is_read = reader(names)
     root, here = os.stat("/"), os.stat(".")  # noqa: PTH116
     with open("/proc/self/cgroup", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
         cgroup = file.read()
@@ -138,7 +142,7 @@ def describe(
             "flags": [list(sys.flags), sys.warnoptions, _options()],
             "unbuffered": is_unbuffered(),
             "path": path,
-            "variables": sorted(item for item in environment.items() if is_read_at_import(item[0], names)),
+            "variables": sorted(item for item in environment.items() if is_read(item[0])),
             "modules": zlib.crc32("\n".join(modules).encode()),
             "words": words if ARGUMENTS in names else [],
             "share": share,

@@ -18,7 +18,13 @@ from typing import Any, NoReturn
 
 from zerocopy.launch import circumstances, frames, records, sockets
 from zerocopy.launch.frames import FrameError
-from zerocopy.launch.request import Request, doubt_of_process, doubt_of_record, doubt_of_script
+from zerocopy.launch.request import (
+    Request,
+    doubt_of_process,
+    doubt_of_record,
+    doubt_of_script,
+    importable_ahead,
+)
 from zerocopy.launch.sockets import UnsafeSocketError
 
 _PATIENCE = 10.0
@@ -47,7 +53,7 @@ def hand_over(request: Request) -> str:
             return reason
         path = circumstances.own_path()
         described = circumstances.describe(
-            path, os.environ, record.variables, record.modules, request.words, request.share
+            path, os.environ, record.variables, importable_ahead(record), request.words, request.share
         )
         connection = sockets.connect(records.socket_of(described), _PATIENCE)
         if connection is None:

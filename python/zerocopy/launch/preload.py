@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from zerocopy.launch import circumstances
+from zerocopy.launch import circumstances, recording, variables
 from zerocopy.launch.queries import Queries, state_of
 
 #: They prepare the terminal, or patch others, when they are imported.
@@ -32,20 +32,6 @@ class HasEffects(Exception):
     def __init__(self, module: str, effect: str) -> None:
         super().__init__(f"{module} {effect} when it is imported")
         self.module = module
-
-
-class _WatchedEnviron(os._Environ):  # type: ignore[type-arg]
-    """``os.environ`` while it notes what is read of it."""
-
-    seen: set[str] = set()  # noqa: RUF012
-
-    def __getitem__(self, name: Any) -> Any:
-        self.seen.add(name if isinstance(name, str) else circumstances.ALL)
-        return super().__getitem__(name)
-
-    def __iter__(self) -> Iterator[Any]:
-        self.seen.add(circumstances.ALL)
-        return super().__iter__()
 
 
 class _WatchedArguments(list[str]):
@@ -75,44 +61,44 @@ def watched(words: list[str]) -> Iterator[set[str]]:
     words : list of str
         ``sys.argv`` within the block.
     """
-    before, plain = os.environ.__class__, sys.argv
-    seen = _WatchedEnviron.seen = set()
-    os.environ.__class__ = _WatchedEnviron
+    plain = sys.argv
     arguments = sys.argv = _WatchedArguments(words)
     alone = sys.getrefcount(arguments)
     try:
-        yield seen
+        with variables.reads_noted() as seen:
+            yield seen
     finally:
-        os.environ.__class__ = before
         # A module may also have kept it, to look at it later.
         if arguments.is_read or sys.getrefcount(arguments) > alone:
             seen.add(circumstances.ARGUMENTS)
         sys.argv = plain
 
 
-def import_all(modules: list[str], excluded: list[str], captured: int) -> None:
+def import_all(modules: list[str], foreign: list[str], captured: int) -> None:
     """Import modules in their order. ``HasEffects`` for one that a fork server must not import.
 
     Parameters
     ----------
-    modules, excluded : list of str
-        Modules, and packages to leave out.
+    modules, foreign : list of str
+        The modules, and those that a finder of the program is to load.
     captured : int
         The descriptor of the file that stdout and stderr lead to.
     """
-    left_out = _NEVER.union(excluded)
     descriptors, states = _descriptors(), _random_states()
     for name in modules:
-        if name in sys.modules or name.partition(".")[0] in left_out:
+        if name in sys.modules or name.partition(".")[0] in _NEVER:
             continue
+        package = next(part for part in _lineage(name) if part not in sys.modules)
         with contextlib.suppress(Exception, SystemExit):  # the program may have caught the same
             importlib.import_module(name)
         if _threads() > 1:
             _stop_pools()
-        _require_no_effects(name, captured, descriptors)
+        _require_no_effects(package, captured, descriptors)
+        if taken := next(filter(_is_loaded_plainly, foreign), None):
+            raise HasEffects(package, f"imports {taken}, which the program loads in a way of its own,")
         before, states = states, _random_states()
         if not _are_as_before(before, states):
-            raise HasEffects(name, "seeds or draws random numbers")
+            raise HasEffects(package, "seeds or draws random numbers")
     if "torch" in sys.modules:
         importlib.import_module("zerocopy._native")
         zerocopy = importlib.import_module("zerocopy")
@@ -123,6 +109,16 @@ def import_all(modules: list[str], excluded: list[str], captured: int) -> None:
     ctypes.CDLL(None).fflush(None)
     _stop_pools()
     _require_no_effects("zerocopy", captured, descriptors)
+
+
+def _lineage(name: str) -> Iterator[str]:
+    """Yield the names of the packages around a module, the outermost first, and its own."""
+    parts = name.split(".")
+    return (".".join(parts[: end + 1]) for end in range(len(parts)))
+
+
+def _is_loaded_plainly(name: str) -> bool:
+    return name in sys.modules and not recording.is_foreign(sys.modules[name])
 
 
 def settle() -> None:

@@ -12,13 +12,15 @@ import site
 import sys
 import sysconfig
 from collections.abc import Sequence
+from importlib.machinery import ExtensionFileLoader, SourceFileLoader, SourcelessFileLoader
+from types import ModuleType
 
-from zerocopy.launch import circumstances, records
-from zerocopy.launch.request import Request, doubt_of_record
-from zerocopy.process import descendants
+from zerocopy.launch import circumstances, records, variables
+from zerocopy.launch.request import Request, checksum, doubt_of_record, importable_ahead
 
 _BOOT = "import sys; sys.path[:] = sys.argv[2:]; from zerocopy.launch.server import main; main()"
 _TITLE = "zerocopy-warm"
+_LOADERS = (SourceFileLoader, SourcelessFileLoader, ExtensionFileLoader)
 
 
 class Recorder:
@@ -48,7 +50,8 @@ class Recorder:
         self._environment = dict(os.environ)
         self._circumstances = self._describe(records.Record(request.identity))
         self._identity, self._pid = request.identity, os.getpid()
-        self._folder = os.getcwd()  # noqa: PTH109
+        self._folder, self._script = os.getcwd(), checksum(request)  # noqa: PTH109
+        self._changes = variables.watch_changes(library_folders())
         # The first to be registered is the last to be called.
         atexit.register(self._finish)
 
@@ -57,7 +60,7 @@ class Recorder:
             self._path,
             self._environment,
             record.variables,
-            record.modules,
+            importable_ahead(record),
             self._request.words,
             self._request.share,
         )
@@ -69,57 +72,69 @@ class Recorder:
         with contextlib.suppress(Exception), contextlib.chdir(self._folder):
             before = records.load(self._identity) or records.Record(self._identity)
             record = self._record(before)
-            doubt = doubt_of_record(record)
-            if self._preloaded is not None and record.modules == before.modules and not doubt:
-                return  # the fork server that this process came from will do
-            records.save(record)
-            # Only a fork server can tell that an import has set a variable. It is asked once for each variable.
-            known = [name for name in record.set_by_program if name in before.set_by_program]
-            if doubt_of_record(record._replace(set_by_program=known)):
+            if self._preloaded is None or record != before:
+                records.save(record)
+            if doubt_of_record(record):
                 return
+            if self._preloaded is not None and importable_ahead(record) == importable_ahead(before):
+                return  # the fork server that this process came from will do
             if self._describe(records.Record(self._identity)) != self._circumstances:
                 return
             start_server(record, self._path, self._environment, self._request)
 
     def _record(self, before: records.Record) -> records.Record:
         """Return the record after this run. Modules that this run did not need stay: other arguments may need them."""
-        found = [*before.modules, *_modules(self._there_before, before.modules)]
-        changed = {
-            name
-            for name in {*os.environ, *self._environment} - {descendants.VARIABLE, descendants.PATH}
-            if os.environ.get(name) != self._environment.get(name)
-        }
-        by_imports = {name for name, value in before.set_by_imports.items() if os.environ.get(name) == value}
-        return before._replace(modules=found, set_by_program=sorted(changed - by_imports), doubt="")
+        modules, foreign = _modules(self._there_before)
+        modules = list(dict.fromkeys([*before.modules, *modules]))
+        changes = {name: dict(by) for name, by in before.changes.items()}
+        is_read, unknown = circumstances.reader(before.variables), []
+        for (name, module), there in self._changes().items():
+            by = changes.setdefault(name, {})
+            if self._preloaded is None:
+                late = (
+                    number for number, each in enumerate(modules) if each in sys.modules and each not in there
+                )
+                by[module] = min(next(late, len(modules)), by.get(module, len(modules)))
+            elif module not in by and is_read(name):
+                unknown.append(name)
+        return before._replace(
+            modules=modules,
+            foreign=sorted({*before.foreign, *foreign}),
+            changes=changes,
+            script=self._script,
+            doubt=f"it changes {', '.join(unknown)}, in a plain run to see when" if unknown else "",
+        )
 
 
-def _modules(there_before: Sequence[str], recorded: Sequence[str]) -> list[str]:
+def _modules(there_before: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return further modules of the standard library and of site-packages that are imported here, in order.
 
-    Those after the last that was there before: to look at a name copies the page of it from the fork server.
+    Those after the last that was there before: to look at a name copies the page of it from the fork server. The second
+    list has those of them that a finder of the program's own has loaded.
     """
-    last = there_before[-1:]
+    last, known = there_before[-1:], {*there_before}
     names = list(itertools.takewhile(lambda name: name not in last, reversed(sys.modules)))
-    if not names:
-        return []
-    known = {*there_before, *recorded}
-    further = [(name, sys.modules[name]) for name in reversed(names) if name not in known]
     folders = library_folders()
     own = (f"{os.path.dirname(os.path.dirname(__file__))}/",)  # noqa: PTH120
-    found = []
-    for name, module in further:
-        spec = getattr(module, "__spec__", None)
+    found: tuple[list[str], list[str]] = [], []
+    for name in reversed(names):
+        module = sys.modules[name]
         file = getattr(module, "__file__", None)
         if (
-            name.startswith("__")
-            or spec is None
-            or getattr(spec, "name", None) != name
-            or not isinstance(file, str)
+            name not in known
+            and not name.startswith("__")
+            and getattr(getattr(module, "__spec__", None), "name", None) == name
+            and isinstance(file, str)
+            and os.path.realpath(file).startswith(folders)
+            and not file.startswith(own)
         ):
-            continue
-        if os.path.realpath(file).startswith(folders) and not file.startswith(own):
-            found.append(name)
+            found[is_foreign(module)].append(name)
     return found
+
+
+def is_foreign(module: ModuleType) -> bool:
+    """Return whether none of Python's own loaders has loaded a module. pytest's loader rewrites assertions, say."""
+    return type(getattr(module.__spec__, "loader", None)) not in _LOADERS
 
 
 def library_folders() -> tuple[str, ...]:

@@ -58,24 +58,31 @@ class Record(NamedTuple):
         The program, as its full path or its module name.
     modules : list of str
         The modules that it imported from the standard library and site-packages, in order.
+    foreign : list of str
+        Installed modules that a finder of the program's own has loaded.
     excluded : list of str
         Packages that a fork server must not import, because they print, start threads or open files.
     variables : list of str
         Environment variables that these imports read; ``sys.argv`` if they read the arguments.
     set_by_imports : dict
         Environment variables that these imports set, and removed ones as None.
-    set_by_program : list of str
-        Environment variables that had other values at the end of the program.
+    changes : dict
+        Environment variables that the program changed. Each has the installed modules that changed it when they were
+        imported ("" for the program's own code), and how many of `modules` came before.
+    script : int
+        A checksum of the script.
     doubt : str
         The reason why the program is not started warm; empty if it is.
     """
 
     program: str
     modules: list[str] = []  # noqa: RUF012
+    foreign: list[str] = []  # noqa: RUF012
     excluded: list[str] = []  # noqa: RUF012
     variables: list[str] = []  # noqa: RUF012
     set_by_imports: dict[str, str | None] = {}  # noqa: RUF012
-    set_by_program: list[str] = []  # noqa: RUF012
+    changes: dict[str, dict[str, int]] = {}  # noqa: RUF012
+    script: int = 0
     doubt: str = ""
 
 

@@ -7,6 +7,7 @@ import re
 import signal
 import stat
 import sys
+import zlib
 from typing import NamedTuple
 
 from zerocopy import environment
@@ -18,11 +19,8 @@ _ASSIGNMENT = re.compile(
     rb"""environ\s*\[\s*['"](\w+)['"]\s*\]\s*=(?!=)|(?:setdefault|putenv|unsetenv|pop)\(\s*['"](\w+)['"]"""
     rb"""|environ\.(update)\(|environ\s*(\|=)|(load_dotenv)"""
 )
-# torch reads it when a device is first used, which is never in a fork server.
-_READ_LATER = frozenset({"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"})
 # They replace parts of modules that are imported after them, or come with a debugger.
 _UNFIT = frozenset({"coverage", "debugpy", "eventlet", "gevent", "pydevd", "trio_debug"})
-_MAX_SCRIPT_LENGTH = 1 << 22
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)  # exec keeps them, fork does not
 
 #: Spellings of ``-v``, and how many they count for.
@@ -132,19 +130,40 @@ def doubt_of_record(record: Record) -> str:
     """Return why a program of this record cannot be started warm; empty if it can."""
     if record.doubt:
         return record.doubt
-    if "torch" in record.excluded:
-        return "torch cannot be imported ahead"
     unfit = _UNFIT.intersection(name.partition(".")[0] for name in record.modules)
     if unfit:
         return f"the program imports {', '.join(sorted(unfit))}"
-    taken = [
-        name
-        for name in record.set_by_program
-        if name not in _READ_LATER and circumstances.is_read_at_import(name, record.variables)
-    ]
-    if taken:
-        return f"the program sets {', '.join(taken)}, which its imports may read"
+    if "torch" in record.modules and "torch" not in importable_ahead(record):
+        is_read = circumstances.reader(record.variables)
+        changed = ", ".join(sorted(filter(is_read, record.changes)))
+        return f"torch cannot be imported ahead{f': before, the program sets {changed}' * bool(changed)}"
     return ""
+
+
+def importable_ahead(record: Record) -> list[str]:
+    """Return the modules of a record that a program imports before it changes what an import can read.
+
+    What an installed module changes when it is imported counts only if that module cannot be imported ahead.
+    """
+    is_read = circumstances.reader(record.variables)
+    changes = [each for name, by in record.changes.items() if is_read(name) for each in by.items()]
+    excluded = tuple(f"{name}." for name in record.excluded)
+    found = [name for name in record.modules if not f"{name}.".startswith(excluded)]
+    while True:
+        ahead = {*found}
+        first = min((count for by, count in changes if by not in ahead), default=len(record.modules))
+        late = {*record.modules[first:]}
+        if ahead.isdisjoint(late):
+            return found
+        found = [name for name in found if name not in late]
+
+
+def checksum(request: Request) -> int:
+    """Return a number that differs for another text of the script; 0 for a module, a folder or a pipe. ``OSError``."""
+    if request.is_module or not os.path.isfile(request.words[0]):  # noqa: PTH113
+        return 0
+    with open(request.words[0], "rb") as file:  # noqa: PTH123
+        return zlib.crc32(file.read())
 
 
 def doubt_of_script(request: Request, record: Record) -> str:
@@ -155,13 +174,14 @@ def doubt_of_script(request: Request, record: Record) -> str:
         if not stat.S_ISREG(os.stat(request.words[0]).st_mode):  # noqa: PTH116
             return f"{request.words[0]} is not a regular file, and a pipe can be read once only"
         with open(request.words[0], "rb") as file:  # noqa: PTH123
-            text = file.read(_MAX_SCRIPT_LENGTH)
+            text = file.read()
     except OSError as error:
         return f"{request.words[0]}: {error.strerror}"
+    is_read, is_known = circumstances.reader(record.variables), zlib.crc32(text) == record.script
     for found in _ASSIGNMENT.finditer(text):
         name = next(filter(None, found.groups())).decode()
         if not name.isupper() and name in ("update", "|=", "load_dotenv"):
             return "the script sets environment variables together"
-        if name not in _READ_LATER and circumstances.is_read_at_import(name, record.variables):
+        if is_read(name) and not (is_known and name in record.changes):
             return f"the script sets {name}, which its imports may read"
     return ""

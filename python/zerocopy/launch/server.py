@@ -16,11 +16,11 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from zerocopy.launch import child, circumstances, ending, frames, preload, program, queries, records, sockets
 from zerocopy.launch.queries import Queries
-from zerocopy.launch.request import doubt_of_record
+from zerocopy.launch.request import doubt_of_record, importable_ahead
 
 IDLE_SECONDS = 900.0
 MAX_SERVERS = 4
@@ -47,28 +47,27 @@ def _serve() -> Program | None:
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     os.dup2(captured, 1)
     os.dup2(captured, 2)
-    environment = dict(os.environ)
+    environment, ahead = dict(os.environ), importable_ahead(record)
     try:
         with preload.watched(request["words"]) as seen, queries.noted() as asked:
-            preload.import_all(record.modules, record.excluded, captured)
+            preload.import_all(ahead, record.foreign, captured)
             if "torch" in sys.modules:
                 program.patch_loading(request["share"])
     except preload.HasEffects as error:
         _exclude(record, error.module, request)
     record = record._replace(
-        variables=[circumstances.ALL] if circumstances.ALL in seen else sorted({*record.variables, *seen}),
+        variables=sorted({*record.variables, *seen}),
         set_by_imports={
             name: os.environ.get(name)
             for name in sorted({*os.environ, *environment})
             if os.environ.get(name) != environment.get(name)
         },
     )
-    record = record._replace(
-        set_by_program=[name for name in record.set_by_program if name not in record.set_by_imports]
-    )
     records.save(record)
     if doubt_of_record(record):
         return None
+    if importable_ahead(record) != ahead:
+        _begin_again(record, request)
     for number in range(3):
         os.dup2(null, number)
     os.close(captured)
@@ -77,7 +76,7 @@ def _serve() -> Program | None:
         request["path"],
         environment,
         record.variables,
-        record.modules,
+        ahead,
         request["words"],
         request["share"],
     )
@@ -96,16 +95,20 @@ def _serve() -> Program | None:
                 server.close()
 
 
-def _exclude(record: records.Record, module: str, request: dict[str, Any]) -> None:
+def _exclude(record: records.Record, module: str, request: dict[str, Any]) -> NoReturn:
     """Start again without a package: it cannot be taken back out of this process."""
-    package = module.partition(".")[0]
-    excluded = sorted({*record.excluded, package})
-    if package in record.excluded or len(excluded) > _MAX_RESTARTS:
-        record = record._replace(doubt=f"{package} cannot be imported ahead")
+    excluded = sorted({*record.excluded, module})
+    if module in record.excluded or len(excluded) > _MAX_RESTARTS:
+        record = record._replace(doubt=f"{module} cannot be imported ahead")
         records.save(record)
         sys.exit()
     record = record._replace(excluded=excluded)
     records.save(record)
+    _begin_again(record, request)
+
+
+def _begin_again(record: records.Record, request: dict[str, Any]) -> NoReturn:
+    """Become a new fork server with other imports."""
     payload = json.dumps({**request, "record": record._asdict()}).encode()
     descriptor = os.memfd_create("zerocopy-warm")
     os.write(descriptor, payload)
@@ -148,7 +151,7 @@ class _Server:
         asked: Queries,
     ) -> None:
         self._listener, self._held, self._place = listener, held, place
-        self._described, self._record = described, record
+        self._described, self._record, self._ahead = described, record, importable_ahead(record)
         self._clients: dict[int, _Client] = {}
         self._files = preload.Files(asked)
         self._absent = asked.absent
@@ -237,7 +240,7 @@ class _Server:
         client.connection.close()
         # The program may have imported more than the last time: its process has started another server for that.
         record = records.load(self._record.program)
-        if record is None or record.modules != self._record.modules or doubt_of_record(record):
+        if record is None or doubt_of_record(record) or importable_ahead(record) != self._ahead:
             self._end_listening()
 
     def _accept(self) -> Program | None:
@@ -267,7 +270,7 @@ class _Server:
             {
                 "pid": os.getpid(),
                 "program": self._record.program,
-                "modules": len(self._record.modules),
+                "modules": len(self._ahead),
                 "excluded": self._record.excluded,
                 "started": self._started,
                 "used": self._used,

@@ -1,0 +1,119 @@
+"""Watches ``os.environ``: which variables imports read in a fork server, and which ones a program changes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from zerocopy.launch import circumstances
+from zerocopy.process import descendants
+
+
+class _Name(str):
+    """A variable's name that an import has got from all of ``os.environ``, and what it asked of the name."""
+
+    is_asked: bool
+    prefixes: set[str]
+
+    def startswith(self, prefix: Any, *rest: Any) -> bool:
+        found = super().startswith(prefix, *rest)
+        self.is_asked = True
+        self.prefixes.update([prefix] if isinstance(prefix, str) else prefix)
+        return found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return str, (str(self),)
+
+
+class _WatchedReads(os._Environ):  # type: ignore[type-arg]
+    """``os.environ`` while it notes what is read of it."""
+
+    seen: set[str]
+    names: list[_Name]
+    prefixes: set[str]
+
+    def __getitem__(self, name: Any) -> Any:
+        if not isinstance(name, _Name):
+            self.seen.add(name if isinstance(name, str) else circumstances.ALL)
+        return super().__getitem__(name)
+
+    def __iter__(self) -> Iterator[Any]:
+        for each in super().__iter__():
+            name = _Name(each)
+            name.is_asked, name.prefixes = False, self.prefixes
+            self.names.append(name)
+            yield name
+
+
+@contextlib.contextmanager
+def reads_noted() -> Iterator[set[str]]:
+    """Note the variables that Python code reads within a block: names, and prefixes with an asterisk.
+
+    tqdm and fsspec go through all variables, and ask of each name whether it starts as their own do.
+    """
+    before = os.environ.__class__
+    seen = _WatchedReads.seen = set()
+    names = _WatchedReads.names = []
+    prefixes = _WatchedReads.prefixes = set()
+    os.environ.__class__ = _WatchedReads
+    try:
+        yield seen
+    finally:
+        os.environ.__class__ = before
+        seen.update(f"{prefix}{circumstances.ALL}" for prefix in prefixes)
+        if not all(name.is_asked for name in names):
+            seen.add(circumstances.ALL)
+
+
+_OWN = frozenset({descendants.VARIABLE, descendants.PATH})  # which zerocopy itself changes
+
+
+def watch_changes(folders: tuple[str, ...]) -> Callable[[], dict[tuple[str, str], set[str]]]:
+    """Note from now on which variables change, and return what gives them.
+
+    Each is a variable with the installed module that changed it while that was imported ("" for the program), and all
+    modules that were there at its first change.
+
+    Parameters
+    ----------
+    folders : tuple of str
+        Folders of installed modules, each with a slash at its end.
+    """
+    changes: dict[tuple[str, str], set[str]] = {}
+    kind: Any = os.environ.__class__
+
+    def note(name: str, value: str | None) -> None:
+        if (
+            name not in _OWN
+            and kind.get(os.environ, name) != value
+            and (key := (name, _importing(folders))) not in changes
+        ):
+            changes[key] = set(sys.modules)
+
+    class Environ(kind):  # type: ignore[misc]
+        def __setitem__(self, name: Any, value: Any) -> None:
+            note(name, value)
+            super().__setitem__(name, value)
+
+        def __delitem__(self, name: Any) -> None:
+            note(name, None)
+            super().__delitem__(name)
+
+    Environ.__name__, Environ.__qualname__, Environ.__module__ = kind.__name__, kind.__qualname__, "os"
+    os.environ.__class__ = Environ
+    return changes.copy
+
+
+def _importing(folders: tuple[str, ...]) -> str:
+    """Return the installed module that is being imported by the caller; "" where the program's own code runs."""
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back  # type: ignore[assignment]
+    if frame is None or frame.f_globals.get("__name__") == "__main__":
+        return ""
+    if not os.path.realpath(frame.f_code.co_filename).startswith(folders):
+        return ""
+    return str(frame.f_globals.get("__name__", ""))
