@@ -190,6 +190,12 @@ void Lazy::close() { std::exchange(opened_, nullptr).reset(); }
 
 const char* Lazy::container() const { return opened()->archive().container(); }
 
+std::uint64_t Lazy::nbytes() const {
+  std::uint64_t size = opened()->archive().content().source()->size();
+  for (const Record& record : parsed_.records.encoded()) size += record.size;
+  return size;
+}
+
 py::list Lazy::left_out() const { return names_left_out(opened()->archive()); }
 
 void Lazy::require_there() const { opened()->archive().content().require_in_place(); }

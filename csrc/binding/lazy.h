@@ -35,6 +35,7 @@ class Lazy {
 
   const char* container() const;
   const FileName& name() const noexcept { return name_; }
+  std::uint64_t nbytes() const;  // of the file, and what its compressed records inflate to
   pybind11::list left_out() const;
 
   // names() lists the tensors, other_names() all other leaves. find() returns a position in

@@ -276,6 +276,7 @@ PYBIND11_MODULE(_C, module) {
       .def_property_readonly("name", &Lazy::name)
       .def_property_readonly("closed", &Lazy::closed)
       .def_property_readonly("left_out", &Lazy::left_out)
+      .def_property_readonly("nbytes", &Lazy::nbytes)
       .def("names", &Lazy::names)
       .def("other_names", &Lazy::other_names)
       .def("find", &Lazy::find, py::arg("name"))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 #: As the safe loader: no pickle is longer.
 MAX_PICKLE = 1 << 30
 _OVERLAP = 16
+_PIECE = 1 << 22
 
 
 class Record(NamedTuple):
@@ -51,6 +52,33 @@ class Record(NamedTuple):
         if self.foreign is not None:
             return self.foreign.pieces()
         return file.pieces(self.offset, self.stored_size)
+
+    def content(self, file: OpenFile) -> Iterator[bytes]:
+        """Yield the record's content, inflated, piece by piece.
+
+        Raises
+        ------
+        zerocopy.FormatError
+            If it is not as long as the archive says, or cannot be inflated.
+        """
+        if not self.deflated:
+            yield from self.pieces(file)
+            return
+        stream, left = zlib.decompressobj(-15), self.size
+        wrong = FormatError(f"record {self.name!r} does not inflate to {self.size} bytes")
+        for piece in self.pieces(file):
+            while piece:
+                try:
+                    inflated = stream.decompress(piece, min(_PIECE, left + 1))
+                except zlib.error as error:
+                    raise FormatError(f"record {self.name!r}: {error}") from None
+                left -= len(inflated)
+                piece = stream.unconsumed_tail
+                if left < 0 or (piece and not inflated):
+                    raise wrong
+                yield inflated
+        if left:
+            raise wrong
 
     def read(self, file: OpenFile, most: int) -> bytes:
         """Return the first bytes of the record's content: of a broken deflated one those before the break."""

@@ -11,9 +11,9 @@ import torch
 
 from zerocopy.cli.comparison import Comparison
 from zerocopy.cli.output import escaped, listed
-from zerocopy.converting import outputs, shard_plan
-from zerocopy.converting.inputs import Sources
-from zerocopy.converting.safetensors_writer import elements_of
+from zerocopy.converting import shard_plan
+from zerocopy.converting.elements import elements_of
+from zerocopy.converting.sources import Sources
 
 
 def difference(
@@ -22,12 +22,10 @@ def difference(
     """Return the first difference between the tensors of sources, and those of the target; empty if there is none."""
     target = Path(options.target)
     if options.max_shard_size is not None:
-        target = shard_plan.layout_of(target, outputs.SUFFIXES).index_path
+        target = shard_plan.layout_of(target, shard_plan.SUFFIXES).index_path
     with (
-        Sources(
-            options.sources, keep, options.strip_prefix, dtype=dtype, device="cpu", unknown=options.unknown
-        ) as wanted,
-        Sources([target], None, device="cpu", unknown=options.unknown) as found,
+        Sources(options.sources, keep, options.strip_prefix, dtype=dtype, unknown=options.unknown) as wanted,
+        Sources([target], unknown=options.unknown) as found,
     ):
         if unequal := sorted(wanted.tensors.keys() ^ found.tensors.keys()):
             return f"only one of the two has {listed(map(escaped, unequal))}"

@@ -147,10 +147,10 @@ def _say_written(options: argparse.Namespace, seconds: float, replacing: str) ->
     """Print the path of the checkpoint, its size, and how fast it was written."""
     files, shards = [Path(options.target)], ""
     if options.max_shard_size is not None:
-        from zerocopy.converting import outputs, shard_plan
+        from zerocopy.converting import shard_plan
         from zerocopy.loading.formats import shard_index
 
-        path = shard_plan.layout_of(Path(options.target), outputs.SUFFIXES).index_path
+        path = shard_plan.layout_of(Path(options.target), shard_plan.SUFFIXES).index_path
         index = shard_index.index_named(path)
         files = [path, *(index.shards if index else ())]
         shards = f" and {display.count(len(files) - 1, 'shard')} beside it"
@@ -179,12 +179,14 @@ class _Bar:
 
 
 def _dtype(parser: argparse.ArgumentParser, name: str | None) -> Any:
+    if name is None:
+        return None
     import torch
 
-    found = None if name is None else getattr(torch, _SHORT.get(name, name), None)
-    if name is not None and not isinstance(found, torch.dtype):
+    found = getattr(torch, _SHORT.get(name, name), None)
+    if not isinstance(found, torch.dtype):
         parser.error(f"--dtype: torch has no {escaped(name)}")
-    if found is not None and not found.is_floating_point:
+    if not found.is_floating_point:
         parser.error(f"--dtype converts floating-point tensors, so it cannot be {name}")
     return found
 

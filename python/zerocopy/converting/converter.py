@@ -4,31 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 import os
+import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from zerocopy import _core, _torch
-from zerocopy._native import _C
+from zerocopy import _core
 from zerocopy._typing import FilePath, Unknown
-from zerocopy.converting import outputs, shard_plan
-from zerocopy.converting.hdf5_writer import Hdf5Writer
-from zerocopy.converting.inputs import Keep
-from zerocopy.converting.zip_records import zip_records
-from zerocopy.errors import Error, UnsupportedError
-from zerocopy.lazy.options import checked
-from zerocopy.loading import error_context, inputs
-from zerocopy.loading.formats import hdf5
-from zerocopy.loading.objects import allowlist
+from zerocopy.catalogue.files import OpenFile, Trouble
+from zerocopy.converting import left_out, new_files, shard_plan
+from zerocopy.converting.pickled import PickledPlan
+from zerocopy.converting.safetensors_writer import SafetensorsPlan
+from zerocopy.converting.shard_plan import SAFETENSORS
+from zerocopy.converting.sources import Keep, Sources
+from zerocopy.errors import Error, FormatError, UnsupportedError
+from zerocopy.loading.formats import hdf5, model_folder
 from zerocopy.progress import Counted, Progress, require_progress
-from zerocopy.saving.atomic_file import path_of_file, replacing
+from zerocopy.saving.atomic_file import path_of_file
 
-_logger = logging.getLogger("zerocopy")
+if TYPE_CHECKING:
+    import torch
 
 
 def convert(
@@ -116,78 +113,118 @@ def convert(
     paths: Sequence[Any] = list(src) if isinstance(src, (list, tuple)) else [src]
     is_file = max_shard_size is None or not os.fspath(dst)
     target = (path_of_file(dst) if is_file else Path(os.fsdecode(dst))).absolute()
+    _require_options(paths, dst, dtype, progress, unknown, strip_prefix, ties)
+    most, layout, suffix = None, None, target.suffix
+    if max_shard_size is not None:
+        most = shard_plan.size_of(max_shard_size)
+        layout = shard_plan.layout_of(target, shard_plan.SUFFIXES)
+        suffix = layout.suffix
+        if suffix in hdf5.SUFFIXES:
+            raise UnsupportedError(f"{os.fspath(dst)}: expected shards of .safetensors or .pt, got .h5")
+    elif target.is_dir():
+        why = "Is a directory: name a file in it, or give max_shard_size (--max-shard-size) for shards in it"
+        raise IsADirectoryError(errno.EISDIR, why, os.fspath(dst))
+    elif suffix not in shard_plan.SUFFIXES:
+        raise UnsupportedError(
+            f"{os.fspath(dst)}: expected a name that ends in .pt, .safetensors or .h5, got "
+            f"{suffix or 'a file without an ending'!r}"
+        )
+    is_safetensors, is_hdf5 = suffix == SAFETENSORS, suffix in hdf5.SUFFIXES
+    if is_hdf5:
+        hdf5.import_h5py(target)
+        changes = dtype is not None or keep is not None or bool(strip_prefix)
+        if not changes and len(paths) == 1 and _is_copied(paths[0], target, unknown, progress):
+            return
+    plain = (
+        ()
+        if dtype or is_hdf5 or unknown != "refuse"
+        else ("zip", "safetensors")[0 if is_safetensors else 1 :]
+    )
+    # To .safetensors each tensor is converted when it is written.
+    cast = None if is_safetensors else dtype
+    with Sources(
+        paths, keep, strip_prefix, dtype=cast, unknown=unknown, strict=strict is not False, plain=plain
+    ) as sources:
+        if (is_safetensors or layout) and not sources.tensors:
+            raise ValueError(f"{sources.name}: nothing to write: found no tensor")
+        plan: SafetensorsPlan | PickledPlan
+        if is_safetensors:
+            kept = None if ties == "copy" else () if ties == "note" else list(ties)
+            plan = SafetensorsPlan(sources, dtype, kept, is_sharded=layout is not None)
+        else:
+            plan = PickledPlan(sources, dtype, target if is_hdf5 else None)
+        units = [] if most is None else plan.units()
+        shards = None if most is None else shard_plan.spread(units, most)
+        contents = plan.contents(shards)
+        left_out.report(layout.index_path if layout else target, plan.left_out(), strict)
+        written = Counted(progress, sum(content.total for content in contents))
+        with (
+            new_files.one_file(target, has_name=is_hdf5) if layout is None or shards is None
+            else new_files.shard_files(layout, shards, sum(size for _, size in units))
+        ) as files:  # fmt: skip
+            for new, content in zip(files, contents, strict=True):
+                content.write(new, written)
+            sources.require_unchanged()
+
+
+def _require_options(
+    paths: Sequence[Any],
+    dst: FilePath,
+    dtype: torch.dtype | None,
+    progress: Progress | None,
+    unknown: str,
+    strip_prefix: str,
+    ties: str | Collection[str],
+) -> None:
+    """Raise an error that says what is wrong with the arguments."""
     if not paths:
         raise ValueError("expected at least one source")
-    checked(dtype, unknown=unknown)  # which says what is wrong with them
+    if dtype is not None or unknown != "refuse":
+        from zerocopy.lazy.options import checked
+
+        checked(dtype, unknown=unknown)
     require_progress(progress)
-    if _torch.skips_data():
-        raise UnsupportedError(
-            f"{os.fspath(dst)}: convert copies data, which a block of skip_data leaves out"
-        )
+    if "torch" in sys.modules:
+        from zerocopy import _torch
+
+        if _torch.skips_data():
+            raise UnsupportedError(
+                f"{os.fspath(dst)}: convert copies data, which a block of skip_data leaves out"
+            )
     if not isinstance(strip_prefix, str):
         raise TypeError(f"expected strip_prefix to be a str, got {type(strip_prefix).__name__}")
     if isinstance(ties, str) and ties not in ("note", "copy"):
         raise ValueError(f"expected ties to be 'note', 'copy' or a list of names, got {ties!r}")
-    kept_ties = None if ties == "copy" else () if ties == "note" else list(ties)
-    job = outputs.Job(paths, dtype, keep, progress, unknown, strip_prefix, strict, kept_ties)
-    if max_shard_size is not None:
-        most = shard_plan.size_of(max_shard_size)
-        layout = shard_plan.layout_of(target, outputs.SUFFIXES)
-        if layout.suffix in hdf5.SUFFIXES:
-            raise UnsupportedError(f"{os.fspath(dst)}: expected shards of .safetensors or .pt, got .h5")
-        outputs.write_shards(job, layout, most)
-        if (other := layout.preferred()) is not None:
-            _logger.warning(
-                "%s is there too, and loaders of the folder take it: remove one of the two", other
-            )
-        return
-    if target.is_dir():
-        why = "Is a directory: name a file in it, or give max_shard_size (--max-shard-size) for shards in it"
-        raise IsADirectoryError(errno.EISDIR, why, os.fspath(dst))
-    if target.suffix == outputs.SAFETENSORS:
-        outputs.write_safetensors(job, target)
-    elif target.suffix in outputs.PICKLED:
-        outputs.write_pickled(job, target)
-    elif target.suffix not in hdf5.SUFFIXES:
-        ending = target.suffix or "a file without an ending"
-        raise UnsupportedError(
-            f"{os.fspath(dst)}: expected a name that ends in .pt, .safetensors or .h5, got {ending!r}"
-        )
-    else:
-        changes = dtype is not None or keep is not None or bool(strip_prefix)
-        if not changes and len(paths) == 1 and _can_be_copied(source := inputs.located(paths[0]), unknown):
-            _copy_archive(Path(os.fsdecode(source)).absolute(), target, progress)
-        else:
-            outputs.write_hdf5(job, target)
 
 
-def _can_be_copied(source: Any, unknown: Unknown) -> bool:
-    """Return whether the source is a zip archive whose records can all be copied."""
+def _is_copied(path: Any, target: Path, unknown: str, progress: Progress | None) -> bool:
+    """Write the records of a zip archive to HDF5, as they are. Return False if something else has to be done."""
+    source = model_folder.located(path)
     if not isinstance(source, (str, os.PathLike)):
         return False
+    from zerocopy._native import _C
+    from zerocopy.converting import hdf5_writer
+    from zerocopy.loading import error_context, inputs
+    from zerocopy.loading.objects import allowlist
+
     name = inputs.name_of(source)
     with error_context.public(source), inputs.descriptor_of(source) as descriptor:
         if _core.container(descriptor, name) != "zip":
             return False
         # It checks the file, and says what it is instead.
         archive = inputs.open_archive(source, windows=True)
-        with contextlib.suppress(
-            Error, UnpicklingError
-        ):  # a pickle that the safe machine cannot read is copied
+        # A pickle that the safe machine cannot read is copied.
+        with contextlib.suppress(Error, UnpicklingError):
             found = _core.contents(descriptor, name)
             if not (found["tensors"] or found["others"]):
                 raise ValueError(f"{name}: nothing to write: found no values")
-        return unknown == "refuse" or not allowlist.look_up(_C.foreign_globals(archive.pickle()))[1]
-
-
-def _copy_archive(source: Path, target: Path, progress: Progress | None) -> None:
-    """Write the records of an archive to HDF5, as they are."""
-    h5py = hdf5.import_h5py(target)
-    with contextlib.ExitStack() as block:
-        block.enter_context(error_context.naming(source))
-        file = block.enter_context(source.open("rb"))
-        new = block.enter_context(replacing(target, has_name=True))
-        block.enter_context(hdf5.staying(os.fsencode(source)))
-        records = zip_records(file, str(source))
-        written = Counted(progress, sum(record.size for record in records))
-        Hdf5Writer(h5py, Path(new.path), records, str(target)).write(written)
+        if unknown == "stub" and allowlist.look_up(_C.foreign_globals(archive.pickle()))[1]:
+            return False
+    with error_context.naming(source), contextlib.closing(OpenFile(os.fsdecode(source))) as file:
+        content = hdf5_writer.copied(file, target)
+        with new_files.one_file(target, has_name=True) as (new,), hdf5.staying(os.fsencode(source)):
+            try:
+                content.write(new, Counted(progress, content.total))
+            except Trouble as trouble:
+                raise FormatError(str(trouble)) from None
+    return True

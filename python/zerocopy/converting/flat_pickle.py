@@ -6,41 +6,57 @@ import itertools
 import math
 import pickle
 import struct
-from collections import Counter, OrderedDict
-from typing import Any
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-
-from zerocopy import _torch
-from zerocopy._native import _C
-from zerocopy.converting.inputs import METADATA, Sources, SourceTensor
-from zerocopy.lazy.conversion import cast_dtype
-from zerocopy.loading.objects import builder
+from zerocopy import _core
+from zerocopy.converting.sources import Sources, SourceTensor, dtype_in_target
+from zerocopy.loading.formats.safetensors import METADATA
 from zerocopy.process.malloc_trim import Heap
-from zerocopy.saving.pickled_object import PickleWithStorages
-from zerocopy.saving.pickler import PROTOCOL
+from zerocopy.saving.archive import CheckpointPlan, PickleWithStorages
+from zerocopy.saving.mapped_files import MappedFiles
 
-_BEGIN = pickle.PROTO + bytes([PROTOCOL])
+if TYPE_CHECKING:
+    import torch
+
+_PROTOCOL = 2
+_BEGIN = pickle.PROTO + bytes([_PROTOCOL])
 _TUPLES = (pickle.EMPTY_TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3)
 _PUT = pickle.BINPUT + b"\0"
+#: The classes of storages, by torch's names of dtypes. Later dtypes have none: their tensors name the dtype.
+_STORAGES = {
+    "float64": "DoubleStorage", "float32": "FloatStorage", "float16": "HalfStorage", "bfloat16": "BFloat16Storage",
+    "int64": "LongStorage", "int32": "IntStorage", "int16": "ShortStorage", "int8": "CharStorage",
+    "uint8": "ByteStorage", "bool": "BoolStorage", "complex64": "ComplexFloatStorage",
+    "complex128": "ComplexDoubleStorage",
+}  # fmt: skip
+
+
+class _Global(NamedTuple):
+    """A function or class by its name."""
+
+    module: str
+    name: str
+
+
+_ORDERED_DICT = _Global("collections", "OrderedDict")
 
 
 class FlatPickle(PickleWithStorages):
     """An ``OrderedDict`` of tensors of ``.safetensors`` files by name, as ``torch.save`` would write it.
 
-    Each tensor is contiguous and has a storage of its own, in a file's mapping or of another dtype; tied names have
-    one tensor.
+    Each tensor is contiguous and has a storage of its own, in a file or of another dtype; tied names have one tensor.
     """
 
     def __init__(self, sources: Sources, names: list[str], dtype: torch.dtype | None) -> None:
         self.sizes = []
-        self._heap = Heap()
+        self._heap, self._sources = Heap(), sources
         self._tensors: list[SourceTensor] = []
+        self._names: list[tuple[str, str]] = []  # of each of them one, and its dtype
         memo = _Memo()
-        templates: dict[str, _Template] = {}
         counts = Counter(sources.tensors[name] for name in names)
         tied: dict[SourceTensor, bytes] = {}
-        pieces = [_BEGIN, memo.shared(OrderedDict), pickle.EMPTY_TUPLE, pickle.REDUCE, pickle.MARK]
+        pieces = [_BEGIN, memo.shared(_ORDERED_DICT), pickle.EMPTY_TUPLE, pickle.REDUCE, pickle.MARK]
         for name in names:
             pieces.append(_opcodes(name))
             tensor = sources.tensors[name]
@@ -48,13 +64,14 @@ class FlatPickle(PickleWithStorages):
                 pieces.append(tied[tensor])
                 continue
             entry = tensor.entry()
-            template = templates.get(entry.dtype)
-            if template is None:
-                wanted = cast_dtype(builder.dtype(entry.dtype), dtype)
-                template = templates[entry.dtype] = _Template(wanted, memo)
-            pieces.append(template.tensor(entry, str(len(self.sizes))))
-            self.sizes.append(math.prod(entry.shape) * template.element_size)
+            wanted = dtype_in_target(entry.dtype, dtype)
+            if wanted not in _STORAGES:
+                _require_dtype(wanted)
+            size = math.prod(entry.shape) * _core.itemsize(wanted)
+            pieces.append(_tensor(memo, wanted, entry.shape, entry.stride, str(len(self.sizes)), size))
+            self.sizes.append(size)
             self._tensors.append(tensor)
+            self._names.append((name, wanted))
             if counts[tensor] > 1:
                 put, tied[tensor] = memo.next()
                 pieces.append(put)
@@ -71,12 +88,22 @@ class FlatPickle(PickleWithStorages):
 
     def storage(self, number: int) -> torch.UntypedStorage:
         """Return a storage, which is made now."""
+        from zerocopy import _torch
+
         self._heap.used(self.sizes[number])
         return _torch.untyped_of(self._tensors[number].read())
 
     def is_kept(self, number: int) -> bool:
         """Return False: :meth:`storage` makes a temporary storage."""
         return False
+
+    def add(self, number: int, plan: CheckpointPlan, mapped: MappedFiles) -> None:
+        """Add a storage to a plan: the bytes of the file, or what they become."""
+        extent = self._sources.extent_of(*self._names[number])
+        if extent is None:
+            super().add(number, plan, mapped)
+        else:
+            plan.part(str(number), self.sizes[number], extent, mapped)
 
 
 class _Memo:
@@ -102,45 +129,42 @@ class _Memo:
         return _opcodes(value) + put
 
 
-class _Template:
-    """The opcodes by which this release of torch pickles dense tensors of one dtype, taken from one such tensor."""
+def _require_dtype(name: str) -> None:
+    from zerocopy.loading.objects import builder
 
-    def __init__(self, dtype: torch.dtype, memo: _Memo) -> None:
-        rebuild, (storage, _, _, _, *rest) = torch.empty(1, dtype=dtype, device="cpu").__reduce_ex__(PROTOCOL)
-        described = _torch.pickled_storage(storage)
-        assert described is not None, "the first argument of torch's rebuild functions"
-        self._rebuild, self._rest, self._memo = rebuild, rest, memo
-        self._storage_type, self._location = described.storage_type, described.location
-        self._numel = described.numel  # of one element: storages without a type count bytes
-        self.element_size = described.storage.nbytes()
+    builder.dtype(name)  # raises if this release does not have it
 
-    def tensor(self, entry: _C.TensorEntry, key: str) -> bytes:
-        """Return the opcodes of a tensor over the storage of a key."""
-        shared = self._memo.shared
-        numel = math.prod(entry.shape) * self._numel
-        return b"".join(
-            [
-                shared(self._rebuild), pickle.MARK,
-                pickle.MARK, shared("storage"), shared(self._storage_type), _opcodes(key),
-                shared(self._location), _opcodes(numel), pickle.TUPLE, pickle.BINPERSID,
-                _opcodes(0), _opcodes(entry.shape), _opcodes(entry.stride),
-                *[self._rest_of(value) for value in self._rest], pickle.TUPLE, pickle.REDUCE,
-            ]
-        )  # fmt: skip
 
-    def _rest_of(self, value: Any) -> bytes:
-        if isinstance(value, OrderedDict):  # of hooks: each tensor has its own
-            return self._memo.shared(OrderedDict) + pickle.EMPTY_TUPLE + pickle.REDUCE
-        return _opcodes(value) if isinstance(value, bool) else self._memo.shared(value)
+def _tensor(
+    memo: _Memo, dtype: str, shape: tuple[int, ...], stride: tuple[int, ...], key: str, size: int
+) -> bytes:
+    """Return the opcodes of a tensor over all of the storage of a key, as torch pickles it."""
+    shared = memo.shared
+    if typed := _STORAGES.get(dtype):
+        function, kind, numel = "_rebuild_tensor_v2", _Global("torch", typed), math.prod(shape)
+    else:
+        function, kind, numel = "_rebuild_tensor_v3", _Global("torch.storage", "UntypedStorage"), size
+    return b"".join(
+        [
+            shared(_Global("torch._utils", function)), pickle.MARK,
+            pickle.MARK, shared("storage"), shared(kind), _opcodes(key), shared("cpu"), _opcodes(numel),
+            pickle.TUPLE, pickle.BINPERSID,
+            _opcodes(0), _opcodes(shape), _opcodes(stride), _opcodes(False),
+            shared(_ORDERED_DICT), pickle.EMPTY_TUPLE, pickle.REDUCE,  # of hooks: each tensor has its own
+            b"" if typed else shared(_Global("torch", dtype)), pickle.TUPLE, pickle.REDUCE,
+        ]
+    )  # fmt: skip
 
 
 def _opcodes(value: Any) -> bytes:
     """Return the opcodes that leave a value on the stack, and nothing in the memo."""
+    if isinstance(value, _Global):
+        return pickle.GLOBAL + f"{value.module}\n{value.name}\n".encode()
     if isinstance(value, tuple):
         items, count = b"".join(map(_opcodes, value)), len(value)
         return items + _TUPLES[count] if count < len(_TUPLES) else pickle.MARK + items + pickle.TUPLE
     if isinstance(value, dict):
         items = b"".join(_opcodes(key) + _opcodes(item) for key, item in value.items())
         return pickle.EMPTY_DICT + pickle.MARK + items + pickle.SETITEMS
-    code = pickle.dumps(value, PROTOCOL)[len(_BEGIN) : -len(pickle.STOP)]
+    code = pickle.dumps(value, _PROTOCOL)[len(_BEGIN) : -len(pickle.STOP)]
     return code if isinstance(value, int) else code.removesuffix(_PUT)

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
-from zerocopy.saving.atomic_file import Written
+from zerocopy.catalogue import layout
+from zerocopy.catalogue.files import OpenFile
+from zerocopy.converting.new_files import Content
+from zerocopy.errors import FormatError, UnsupportedError
+from zerocopy.loading.formats import hdf5
+from zerocopy.saving.archive import PickleWithStorages
+from zerocopy.saving.atomic_file import PIECE, NewFile, Written
 
 STORAGES = "data/"
+_COPIED = ("data.pkl", "version", "byteorder")
 _PAGE = 4096
 _LINE = 64  # the alignment of torch's own tensors
 _MAX_GAPS = 1 << 24  # bytes of gaps between records that have fewer bytes
@@ -21,19 +30,68 @@ _SPARE = 1 << 16  # bytes, more than a file of no records has
 _ROOT = "archive"
 
 
-class Record(Protocol):
-    """The object to write."""
+class Record(NamedTuple):
+    """An object to write: its name, its size in bytes, and what yields these, a few megabytes at once.
 
-    @property
-    def name(self) -> str:
-        """Its name: that of a record of a checkpoint's archive, without the root folder."""
+    The name is that of a record of a checkpoint's archive, without the root folder.
+    """
 
-    @property
-    def size(self) -> int:
-        """The number of bytes of the record."""
+    name: str
+    size: int
+    pieces: Callable[[], Iterator[bytes | memoryview]]
 
-    def pieces(self) -> Iterator[bytes | memoryview]:
-        """Yield its bytes, a few megabytes at once."""
+
+def content_of(parts: PickleWithStorages, target: Path) -> Content:
+    """Return the content of a file that holds a pickle and its storages."""
+    records = [
+        Record(name, len(content), partial(_pieces_of, content))
+        for name, content in (
+            ("data.pkl", parts.pickle),
+            ("version", b"3\n"),
+            ("byteorder", sys.byteorder.encode()),
+        )
+    ]
+    for number, size in enumerate(parts.sizes):
+        records.append(Record(f"{STORAGES}{number}", size, partial(_pieces_of_storage, parts, number)))
+    return _content(records, target)
+
+
+def copied(file: OpenFile, target: Path) -> Content:
+    """Return the content of a file that holds the records of an archive that a load reads, as they are."""
+    records = []
+    for record in layout.records_of(file):
+        name = record.name.partition("/")[2]
+        if name not in _COPIED and not name.startswith(STORAGES):
+            continue  # torch adds others from release to release
+        if record.fault:
+            raise FormatError(record.fault)
+        if name.startswith(STORAGES) and number_of(name) < 0:
+            raise UnsupportedError(
+                f"storage {name!r}: its name is not a number, as the table of offsets needs"
+            )
+        records.append(Record(name, record.size, partial(record.content, file)))
+    return _content(records, target)
+
+
+def _content(records: Sequence[Record], target: Path) -> Content:
+    h5py = hdf5.import_h5py(target)
+
+    def write(new: NewFile, written: Written) -> None:
+        Hdf5Writer(h5py, Path(new.path), records, str(target)).write(written)
+
+    return Content(sum(record.size for record in records), write)
+
+
+def _pieces_of(content: bytes | memoryview) -> Iterator[memoryview]:
+    for at in range(0, len(content), PIECE):
+        yield memoryview(content)[at : at + PIECE]
+
+
+def _pieces_of_storage(parts: PickleWithStorages, number: int) -> Iterator[memoryview]:
+    from zerocopy import _torch
+
+    storage = parts.storage(number)  # held for as long as its bytes are written
+    yield from _pieces_of(_torch.bytes_of(storage))
 
 
 def number_of(name: str) -> int:

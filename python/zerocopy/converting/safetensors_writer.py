@@ -4,64 +4,53 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import struct
-from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
-import torch
-
-from zerocopy import _torch
-from zerocopy.converting.inputs import Sources
+from zerocopy import _core
+from zerocopy.converting.left_out import listed
+from zerocopy.converting.metadata import FORMAT
+from zerocopy.converting.new_files import Content
+from zerocopy.converting.sources import COPIED, Sources, dtype_in_target
+from zerocopy.converting.ties import overlapping, tied_names
+from zerocopy.display import shown
 from zerocopy.errors import UnsupportedError
-from zerocopy.lazy.conversion import converted
+from zerocopy.lazy import name_hints
 from zerocopy.loading.formats.safetensors import DTYPES
-from zerocopy.loading.objects.rebuild.dense import tensor_over
 from zerocopy.process.malloc_trim import Heap
-from zerocopy.saving.atomic_file import FileSink, Written
-from zerocopy.saving.mapped_files import FileExtent
+from zerocopy.saving.atomic_file import PIECE, FileSink, NewFile, Written
+
+if TYPE_CHECKING:
+    import torch
 
 _RANKS = {name: rank for rank, name in enumerate(DTYPES.values())}
 _ALIGNMENT = 8
 _MAX_HEADER_LENGTH = 100_000_000
 _RESERVED = "__metadata__"
-_PIECE = 1 << 20  # elements
-_CPU = torch.device("cpu")
 
 
 class Described(NamedTuple):
-    """A tensor as a header has it."""
+    """A tensor as a header has it; `dtype` is torch's name."""
 
     name: str
-    dtype: torch.dtype
+    dtype: str
     format: str
     shape: tuple[int, ...]
     nbytes: int
 
 
-def described(name: str, dtype: torch.dtype, shape: torch.Size) -> Described | None:
+def described(name: str, dtype: str, shape: tuple[int, ...]) -> Described | None:
     """Return what a header says of a tensor; None for a name, dtype or shape that it cannot have."""
-    torchs = str(dtype).removeprefix("torch.")
-    if why_not_a_name(name) or torchs not in DTYPES:
+    is_packed = dtype == "float4_e2m1fn_x2"  # two numbers an element
+    if why_not_a_name(name) or dtype not in DTYPES or (is_packed and not shape):
         return None
-    nbytes = shape.numel() * _torch.element_size(dtype)
-    is_packed = torchs == "float4_e2m1fn_x2"  # two numbers an element
-    if is_packed and not shape:
-        return None
+    nbytes = math.prod(shape) * _core.itemsize(dtype)
     sizes = (*shape[:-1], 2 * shape[-1]) if is_packed else tuple(shape)
-    return Described(name, dtype, DTYPES[torchs], sizes, nbytes)
-
-
-def write(
-    sink: FileSink, tensors: list[Described], metadata: Mapping[str, str], sources: Sources, written: Written
-) -> None:
-    """Write a file of tensors of `sources`, in the order of the format's own writer."""
-    ordered = in_file_order(tensors)
-    sink.write(memoryview(header(ordered, metadata)))
-    heap = Heap()
-    for tensor in ordered:
-        _write_tensor(sink, tensor, sources, written)
-        heap.used(tensor.nbytes)
+    return Described(name, dtype, DTYPES[dtype], sizes, nbytes)
 
 
 def in_file_order(tensors: Iterable[Described]) -> list[Described]:
@@ -86,83 +75,6 @@ def header(tensors: list[Described], metadata: Mapping[str, str]) -> bytes:
     return struct.pack("<Q", len(text)) + text
 
 
-def _write_tensor(sink: FileSink, tensor: Described, sources: Sources, written: Written) -> None:
-    if tensor.nbytes == 0:
-        return
-    source, place, done = sources.tensors[tensor.name], sources.place_of(tensor.name), 0
-    real = source.read().detach()
-    if place is not None and real.dtype == tensor.dtype and _is_as_stored(real):
-        done = sink.copy(place.descriptor, place.offset, tensor.nbytes, written)
-    read = None if place is None else _Reader(place, source.layer.path, real.dtype)
-    for piece in _pieces(real, read, tensor.dtype, done):
-        sink.write(piece, written)
-
-
-def _is_as_stored(tensor: torch.Tensor) -> bool:
-    """Return whether the elements are the bytes of the storage, one behind the other."""
-    return tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
-
-
-class _Reader(NamedTuple):
-    """Reads elements of a file to memory. If the file is cut that is an error, where its mapping would be a signal."""
-
-    place: FileExtent  # of the first
-    path: str
-    dtype: torch.dtype
-
-    def __call__(self, first: int, count: int) -> torch.Tensor:
-        tensor = torch.empty(count, dtype=self.dtype, device="cpu")  # whatever the default is
-        content, at = elements_of(tensor), 0
-        offset = self.place.offset + first * _torch.element_size(self.dtype)
-        while at < content.nbytes:
-            got = os.preadv(self.place.descriptor, [content[at:]], offset + at)
-            if got == 0:
-                raise OSError(errno.ESTALE, "file was cut since it was opened", self.path)
-            at += got
-        return tensor
-
-
-def _pieces(
-    tensor: torch.Tensor, read: _Reader | None, dtype: torch.dtype, begin: int
-) -> Iterator[memoryview]:
-    """Yield the elements of a tensor row by row, converted, a few megabytes at once, from byte `begin` on."""
-    if read is not None and _is_as_stored(tensor):
-        first, skipped = divmod(begin, _torch.element_size(tensor.dtype))
-        for at in range(first, tensor.numel(), _PIECE):
-            count = min(_PIECE, tensor.numel() - at)
-            piece = converted(read(at, count), dtype, _CPU)
-            yield elements_of(piece)[skipped:]
-            skipped = 0
-        return
-    if read is not None:
-        reach = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-        storage = _torch.untyped_of(read(0, reach))
-        flags = tensor.is_conj(), tensor.is_neg()
-        tensor = tensor_over(storage, tensor.dtype, 0, tensor.shape, tensor.stride(), False, *flags)
-    for block in _blocks(tensor.cpu()):
-        piece = converted(block.resolve_conj().resolve_neg().contiguous(), dtype, _CPU)
-        yield elements_of(piece)
-
-
-def _blocks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield parts of a tensor, in the order of its elements: as many rows as have so many elements."""
-    if tensor.numel() <= _PIECE:
-        yield tensor
-    elif (rows := _PIECE * len(tensor) // tensor.numel()) > 0:
-        for first in range(0, len(tensor), rows):
-            yield tensor[first : first + rows]
-    else:
-        for row in tensor:
-            yield from _blocks(row)
-
-
-def elements_of(tensor: torch.Tensor) -> memoryview:
-    """Return the bytes of a contiguous CPU tensor. The caller keeps the tensor alive."""
-    size = _torch.element_size(tensor.dtype)
-    first = int(tensor.storage_offset()) * size
-    return _torch.bytes_of(_torch.untyped_of(tensor))[first : first + tensor.numel() * size]
-
-
 def why_not_a_name(name: str) -> str:
     """Return why a file cannot have a tensor of this name, or an empty string."""
     if name == _RESERVED:
@@ -177,3 +89,142 @@ def is_text(value: str) -> bool:
     except UnicodeEncodeError:  # half of a surrogate pair
         return False
     return True
+
+
+class SafetensorsPlan:
+    """What files of this format hold of the sources, in one file or in shards.
+
+    Parameters
+    ----------
+    sources : Sources
+    dtype : torch.dtype, optional
+        What floating-point tensors are converted to.
+    kept : sequence of str, optional
+        Of tied names those that are written; without any the first; None writes all, and tensors that overlap.
+    is_sharded : bool
+        Whether there are several files, which need the entry that says that they are for torch.
+
+    Attributes
+    ----------
+    tensors : list of Described
+        Each once, in the order of the sources.
+
+    Raises
+    ------
+    zerocopy.UnsupportedError
+        Some tensors cannot be written, which the message lists.
+    """
+
+    def __init__(
+        self, sources: Sources, dtype: torch.dtype | None, kept: Sequence[str] | None, *, is_sharded: bool
+    ) -> None:
+        if sources.is_of_torch:  # the header of a .safetensors file spells each tensor out
+            sources.charge_all(COPIED)
+        self._sources = sources
+        said = sources.others | sources.metadata
+        stated = {
+            name: value
+            for name, value in said.items()
+            if isinstance(value, str) and is_text(name) and is_text(value)
+            # Readers would take the name of a tensor for a tie, unless the key is the name of a stored tensor.
+            if value not in sources.tensors or name in sources.tensors or name in FORMAT
+        }
+        self._left_out = [name for name in said if name not in stated]
+        self._metadata = (FORMAT if sources.is_of_torch or is_sharded else {}) | stated
+        if unknown := [name for name in kept or () if name not in sources.tensors]:
+            raise name_hints.no_such_name(sources.name, unknown[0], sources.tensors)
+        self._ties: dict[str, str] = {}
+        if kept is not None:
+            # A name that is left out becomes a key of the metadata, and there is one value for each key.
+            always = dict.fromkeys([*kept, *sorted(stated.keys() | FORMAT.keys())])
+            self._ties = tied_names(sources, always)
+        names = [name for name in sources.tensors if name not in self._ties]
+        overlaps = set() if kept is None else set(overlapping(sources, names))
+        self.tensors: list[Described] = []
+        refused = []
+        for name in names:
+            wanted, entry, why = self._described(name, dtype)
+            if entry is None or name in overlaps:
+                why = "overlapping" if name in overlaps else why or why_not_a_name(name) or wanted
+                refused.append(f"{shown(name)} ({why})")
+            else:
+                self.tensors.append(entry)
+        refused += [
+            f"{shown(name)} (a tied name that is not Unicode text)"
+            for name in self._ties
+            if not is_text(name)
+        ]
+        if refused:
+            raise UnsupportedError(
+                f"{sources.name}: .safetensors cannot hold {len(refused)} of its tensors: {listed(refused)}"
+            )
+
+    def _described(self, name: str, dtype: torch.dtype | None) -> tuple[str, Described | None, str]:
+        """Return a tensor's dtype, and what the header says of it, or why it cannot."""
+        tensor = self._sources.tensors[name]
+        stored, shape, _ = tensor.outline()
+        wanted = dtype_in_target(stored, dtype)
+        if not tensor.entry().is_dense:
+            from zerocopy.converting import elements
+
+            if why := elements.why_not(tensor.read()):
+                return wanted, None, why
+        return wanted, described(name, wanted, shape), ""
+
+    def units(self) -> list[tuple[list[str], int]]:
+        """Return names that have to be in one file, with their bytes: each tensor is apart."""
+        return [([tensor.name], tensor.nbytes) for tensor in self.tensors]
+
+    def left_out(self) -> dict[str, list[str]]:
+        """Return what the files do not hold, by kind."""
+        ties = [f"{name} = {kept}" for name, kept in self._ties.items()]
+        noted = {"names of tied tensors, noted in the metadata": ties}
+        return self._sources.left_out(self._left_out) | noted
+
+    def contents(self, shards: list[list[str]] | None) -> list[Content]:
+        """Return the content of each file; None stands for one file of all."""
+        by_name = {tensor.name: tensor for tensor in self.tensors}
+        contents = []
+        for names in shards or [list(by_name)]:
+            tensors, metadata = in_file_order(map(by_name.__getitem__, names)), self._metadata_of({*names})
+            total = sum(tensor.nbytes for tensor in tensors)
+            contents.append(Content(total, partial(self._write, tensors, metadata)))
+        return contents
+
+    def _write(
+        self, tensors: list[Described], metadata: Mapping[str, str], new: NewFile, written: Written
+    ) -> None:
+        sink, heap = FileSink(new), Heap()
+        sink.write(memoryview(header(tensors, metadata)))
+        for tensor in tensors:
+            if tensor.nbytes:
+                self._write_tensor(sink, tensor, written)
+            heap.used(tensor.nbytes)
+
+    def _write_tensor(self, sink: FileSink, tensor: Described, written: Written) -> None:
+        extent = self._sources.extent_of(tensor.name, tensor.dtype)
+        source = self._sources.tensors[tensor.name]
+        if extent is None:
+            from zerocopy.converting import elements
+
+            for in_rows in elements.pieces(source.read(), tensor.dtype):
+                sink.write(in_rows, written)
+            return
+        done = sink.copy(extent.descriptor, extent.offset, tensor.nbytes, written)
+        while done < tensor.nbytes:  # what the kernel cannot copy
+            piece = os.pread(extent.descriptor, min(PIECE, tensor.nbytes - done), extent.offset + done)
+            if not piece:
+                raise OSError(errno.ESTALE, "file was cut since it was opened", source.layer.path)
+            sink.write(memoryview(piece), written)
+            done += len(piece)
+
+    def _metadata_of(self, names: Collection[str]) -> dict[str, str]:
+        """Return the metadata of a file of these tensors, as ``safetensors.torch.save_model`` records ties."""
+        ties = {dropped: kept for dropped, kept in self._ties.items() if kept in names}
+        # Readers take an entry for a tie if its key is not a stored tensor. Only the shard with that tensor gets it.
+        metadata = {
+            key: value
+            for key, value in self._metadata.items()
+            if value not in names or key in names or key in FORMAT
+        }
+        return dict(sorted((ties | metadata).items()))

@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from zerocopy.errors import FormatError, UnsupportedError
-from zerocopy.loading.formats import model_folder, shard_index
+from zerocopy.loading.formats import hdf5, model_folder, shard_index
+
+SAFETENSORS = ".safetensors"
+PICKLED = (".pt", ".pth", ".bin", ".ckpt")
+#: All endings that say a format.
+SUFFIXES = (*PICKLED, SAFETENSORS, *hdf5.SUFFIXES)
 
 _ENDING = ".index.json"
 _UNITS = {

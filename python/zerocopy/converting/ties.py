@@ -5,24 +5,20 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Collection, Iterable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from zerocopy import _torch
-from zerocopy._native import _C
-from zerocopy.converting.inputs import Sources, SourceTensor
-from zerocopy.loading.objects import builder
+from zerocopy import _core
+from zerocopy.converting.sources import Sources
+
+if TYPE_CHECKING:
+    from zerocopy import _C
+    from zerocopy.converting.plain import PlainEntry
+
+    Entry = _C.TensorEntry | PlainEntry
 
 # Beyond these tensors are said to overlap without a look: of a storage, and of ways to come from one to the other.
 _MAX_COMPARED = 1 << 16
 _MAX_LEFT = 64
-
-
-def names_by_tensor(sources: Sources) -> dict[SourceTensor, list[str]]:
-    """Return the names of each tensor. Metadata can give one tensor a hundred thousand: look at it once."""
-    found: dict[SourceTensor, list[str]] = defaultdict(list)
-    for name, tensor in sources.tensors.items():
-        found[tensor].append(name)
-    return found
 
 
 def tied_names(sources: Sources, always_kept: Collection[str] = ()) -> dict[str, str]:
@@ -33,7 +29,7 @@ def tied_names(sources: Sources, always_kept: Collection[str] = ()) -> dict[str,
     """
     order = {name: place for place, name in enumerate(always_kept)}
     groups: dict[Any, list[str]] = defaultdict(list)
-    for tensor, names in names_by_tensor(sources).items():
+    for tensor, names in sources.tied().items():
         entry = tensor.entry()
         if entry.is_dense and entry.nbytes:
             flags = entry.is_conjugate, entry.is_negative
@@ -46,9 +42,9 @@ def tied_names(sources: Sources, always_kept: Collection[str] = ()) -> dict[str,
     return ties
 
 
-def _begin(entry: _C.TensorEntry) -> int:
+def _begin(entry: Entry) -> int:
     """Return the byte at which a tensor begins in its file, or in its storage where no file has it as it is."""
-    in_storage = entry.storage_offset * _size(entry)
+    in_storage = entry.storage_offset * _core.itemsize(entry.dtype)
     return in_storage if entry.offset is None else entry.offset
 
 
@@ -58,7 +54,7 @@ class _Span(NamedTuple):
     begin: int
     end: int
     name: str
-    entry: _C.TensorEntry
+    entry: Entry
 
 
 def overlapping(sources: Sources, names: Iterable[str]) -> list[str]:
@@ -92,7 +88,7 @@ def _may_meet(one: _Span, other: _Span) -> bool:
     Those have the same strides. An element of both is where, in each dimension, so many steps more in the one than in
     the other come together to what lies between their first elements.
     """
-    size = _size(one.entry)
+    size = _core.itemsize(one.entry.dtype)
     if (one.entry.stride, one.entry.dtype) != (other.entry.stride, other.entry.dtype):
         return True
     between, rest = divmod(other.begin - one.begin, size)
@@ -117,17 +113,13 @@ def _may_meet(one: _Span, other: _Span) -> bool:
     return 0 in left
 
 
-def _size(entry: _C.TensorEntry) -> int:
-    return _torch.element_size(builder.dtype(entry.dtype))
-
-
-def _reach(entry: _C.TensorEntry) -> int:
+def _reach(entry: Entry) -> int:
     """Return the bytes from a tensor's first element to behind its last."""
     steps = sum((size - 1) * stride for size, stride in zip(entry.shape, entry.stride, strict=True))
-    return (steps + 1) * _size(entry)
+    return (steps + 1) * _core.itemsize(entry.dtype)
 
 
-def _shows_one_twice(entry: _C.TensorEntry) -> bool:
+def _shows_one_twice(entry: Entry) -> bool:
     """Return whether it may: a step along one dimension does not lead past all that those of smaller steps show."""
     reach = 0
     for stride, size in sorted(zip(entry.stride, entry.shape, strict=True)):

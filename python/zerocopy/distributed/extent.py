@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from zerocopy.converting import safetensors_writer
+from zerocopy.converting.elements import elements_of
 from zerocopy.lazy.reading.extents import contiguous_strides
 from zerocopy.lazy.reading.segments import merged_dims
 
@@ -34,7 +34,7 @@ class Extent(NamedTuple):
     def write(self, descriptor: int, tensor: torch.Tensor) -> int:
         """Write a part to its place. Return its bytes."""
         row_by_row = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-        content = safetensors_writer.elements_of(row_by_row)
+        content = elements_of(row_by_row)
         itemsize = row_by_row.element_size()
         strides = contiguous_strides(self.shape)
         first = self.offset + sum(i * step for i, step in zip(self.begin, strides, strict=True)) * itemsize

@@ -11,7 +11,7 @@ import torch
 
 from zerocopy import _torch
 from zerocopy._torch import distributed
-from zerocopy.converting import outputs, safetensors_writer
+from zerocopy.converting import safetensors_writer, shard_plan
 from zerocopy.display import shown
 from zerocopy.errors import UnsupportedError
 from zerocopy.saving.archive import CheckpointPlan
@@ -20,7 +20,7 @@ from zerocopy.saving.mapped_files import MappedFiles
 from zerocopy.saving.pickler import pickled, stored_tensor
 
 StatePath = tuple[str | int, ...]
-SUFFIXES = (*outputs.PICKLED, outputs.SAFETENSORS)
+SUFFIXES = (*shard_plan.PICKLED, shard_plan.SAFETENSORS)
 
 
 class NewTensor(NamedTuple):
@@ -49,7 +49,7 @@ def content_of(
     path: str, suffix: str, tensors: Mapping[str, NewTensor], values: list[str], alignment: int
 ) -> Content:
     """Return the content of a file in the format of a suffix. The path is for messages."""
-    if suffix == outputs.SAFETENSORS:
+    if suffix == shard_plan.SAFETENSORS:
         if values:
             names = ", ".join(map(shown, values[:10]))
             raise UnsupportedError(
@@ -62,7 +62,7 @@ def content_of(
 class _Safetensors:
     def __init__(self, path: str, tensors: Mapping[str, NewTensor]) -> None:
         described = {
-            name: safetensors_writer.described(name, tensor.dtype, tensor.shape)
+            name: safetensors_writer.described(name, str(tensor.dtype).removeprefix("torch."), tensor.shape)
             for name, tensor in tensors.items()
         }
         if refused := [name for name, found in described.items() if found is None]:

@@ -52,6 +52,16 @@ class FileLayer:
         """Return whether the file holds a pickled object. Others hold tensors by name and nothing else."""
         return self.container in ("zip", "legacy")
 
+    @property
+    def source(self) -> str | None:
+        """The absolute path of the file whose bytes are those of the tensors; None for anything else."""
+        return self._file.source
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the file, and those that its compressed records inflate to."""
+        return self._native.nbytes
+
     def folder(self) -> dcp_metadata.Folder:
         """Return what the metadata of a DCP folder say; TypeError for another kind of checkpoint."""
         native: Any = self._native

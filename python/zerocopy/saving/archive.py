@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import os
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from zerocopy import _core, _torch
+from zerocopy import _core
 from zerocopy.saving.atomic_file import NewFile, Written
 from zerocopy.saving.mapped_files import FileExtent, MappedFiles
+
+if TYPE_CHECKING:
+    import torch
 
 SMALLEST_ALIGNMENT, MAX_ALIGNMENT = 64, 2 << 20
 # From this size on it is worth to ask where a storage lies.
@@ -29,7 +32,7 @@ _MAX_REGULAR_ALIGNMENT = 1 << 15
 #: A new file, or any object with a ``write`` method.
 Target = Any
 #: Returns a storage on the CPU.
-Provide = Callable[[], torch.UntypedStorage]
+Provide = Callable[[], "torch.UntypedStorage"]
 
 
 class CheckpointPlan:
@@ -74,6 +77,8 @@ class CheckpointPlan:
 
     def storage(self, key: str, storage: torch.UntypedStorage, mapped: MappedFiles) -> None:
         """Add a storage, which lives until it is written. Inside a block of ``skip_data`` only its room."""
+        from zerocopy import _torch
+
         size = storage.nbytes()
         if _torch.skips_data():
             self.hole(key, size)
@@ -144,6 +149,60 @@ class CheckpointPlan:
     def _known_checksum(self, place: FileExtent, size: int, mapped: MappedFiles) -> int | None:
         shares = self._device == os.fstat(place.descriptor).st_dev
         return mapped.checksum_of(place, size) if shares else None
+
+
+class PickleWithStorages(ABC):
+    """A pickle, and the storages that it speaks of, in that order.
+
+    Attributes
+    ----------
+    pickle : bytes
+        Speaks of the storages by number.
+    sizes : list of int
+        Of the storages, in bytes.
+    """
+
+    pickle: bytes
+    sizes: list[int]
+
+    @abstractmethod
+    def storage(self, number: int) -> torch.UntypedStorage:
+        """Return a storage, which may be made now."""
+
+    @abstractmethod
+    def is_kept(self, number: int) -> bool:
+        """Return whether this object holds the storage. If not, :meth:`storage` makes a temporary storage."""
+
+    @property
+    def total(self) -> int:
+        """The bytes of all storages."""
+        return sum(self.sizes)
+
+    def write(self, target: Target, alignment: int, checksum: bool, progress: Written | None = None) -> None:
+        """Write the archive, and tell `progress` of the bytes of storages."""
+        with MappedFiles() as mapped:
+            plan = CheckpointPlan(target, alignment, checksum, regular=True)
+            plan.pickle(self.pickle)
+            for number in range(len(self.sizes)):
+                self.add(number, plan, mapped)
+            plan.finish()
+            plan.carry_out(progress)
+
+    def add(self, number: int, plan: CheckpointPlan, mapped: MappedFiles) -> None:
+        """Add a storage to a plan."""
+        key, size = str(number), self.sizes[number]
+        from zerocopy import _torch
+
+        if _torch.skips_data():
+            plan.hole(key, size)
+        elif self.is_kept(number):
+            plan.storage(key, self.storage(number), mapped)
+        else:
+            plan.later(key, size, partial(self._on_cpu, number), mapped)
+
+    def _on_cpu(self, number: int) -> torch.UntypedStorage:
+        storage = self.storage(number)
+        return storage if storage.device.type == "cpu" else storage.cpu()
 
 
 def checked_alignment(alignment: int) -> int:

@@ -18,10 +18,10 @@ from typing import Any
 from zerocopy import _core
 from zerocopy.progress import Progress
 from zerocopy.saving import snapshot
+from zerocopy.saving.archive import PickleWithStorages
 from zerocopy.saving.atomic_file import log_lost
 from zerocopy.saving.handle import PROGRESS_SECONDS, Saving
 from zerocopy.saving.mapped_files import MappedFiles
-from zerocopy.saving.pickled_object import PickleWithStorages
 from zerocopy.saving.turns import Turn
 
 _log = logging.getLogger("zerocopy")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from functools import partial
 from typing import Any
 
 import torch
@@ -11,62 +9,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from zerocopy import _torch
 from zerocopy.process.malloc_trim import Heap
-from zerocopy.saving.archive import CheckpointPlan, Target
-from zerocopy.saving.atomic_file import Written
-from zerocopy.saving.mapped_files import MappedFiles
+from zerocopy.saving.archive import PickleWithStorages
 from zerocopy.saving.pickler import Remake, identities, pickled
-
-
-class PickleWithStorages(ABC):
-    """A pickle, and the storages that it speaks of, in that order.
-
-    Attributes
-    ----------
-    pickle : bytes
-        Speaks of the storages by number.
-    sizes : list of int
-        Of the storages, in bytes.
-    """
-
-    pickle: bytes
-    sizes: list[int]
-
-    @abstractmethod
-    def storage(self, number: int) -> torch.UntypedStorage:
-        """Return a storage, which may be made now."""
-
-    @abstractmethod
-    def is_kept(self, number: int) -> bool:
-        """Return whether this object holds the storage. If not, :meth:`storage` makes a temporary storage."""
-
-    @property
-    def total(self) -> int:
-        """The bytes of all storages."""
-        return sum(self.sizes)
-
-    def write(self, target: Target, alignment: int, checksum: bool, progress: Written | None = None) -> None:
-        """Write the archive, and tell `progress` of the bytes of storages."""
-        with MappedFiles() as mapped:
-            plan = CheckpointPlan(target, alignment, checksum, regular=True)
-            plan.pickle(self.pickle)
-            for number in range(len(self.sizes)):
-                self.add(number, plan, mapped)
-            plan.finish()
-            plan.carry_out(progress)
-
-    def add(self, number: int, plan: CheckpointPlan, mapped: MappedFiles) -> None:
-        """Add a storage to a plan."""
-        key, size = str(number), self.sizes[number]
-        if _torch.skips_data():
-            plan.hole(key, size)
-        elif self.is_kept(number):
-            plan.storage(key, self.storage(number), mapped)
-        else:
-            plan.later(key, size, partial(self._on_cpu, number), mapped)
-
-    def _on_cpu(self, number: int) -> torch.UntypedStorage:
-        storage = self.storage(number)
-        return storage if storage.device.type == "cpu" else storage.cpu()
 
 
 class PickledObject(PickleWithStorages):

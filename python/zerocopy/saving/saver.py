@@ -14,10 +14,10 @@ from zerocopy._typing import FilePath, WritableFile
 from zerocopy.process.os_errors import naming
 from zerocopy.progress import Counted, Progress, require_progress
 from zerocopy.saving import background
-from zerocopy.saving.archive import SMALLEST_ALIGNMENT, Target, checked_alignment
+from zerocopy.saving.archive import SMALLEST_ALIGNMENT, PickleWithStorages, Target, checked_alignment
 from zerocopy.saving.atomic_file import is_special, path_of_file, replacing
 from zerocopy.saving.handle import Saving, ended
-from zerocopy.saving.pickled_object import PickledObject, PickleWithStorages
+from zerocopy.saving.pickled_object import PickledObject
 
 
 @overload

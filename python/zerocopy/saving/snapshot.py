@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import torch
 
 from zerocopy import _torch
-from zerocopy.saving.archive import LARGE, CheckpointPlan, Target
+from zerocopy.saving.archive import LARGE, CheckpointPlan, PickleWithStorages, Target
 from zerocopy.saving.mapped_files import FileExtent, MappedFiles
-from zerocopy.saving.pickled_object import PickleWithStorages
 
 # A fork copies page tables, 17 milliseconds for a gibibyte of the process; to copy a gibibyte takes 300. So a process
 # that is that much larger than what it saves stops for a shorter time if it copies, and so does one that saves little.

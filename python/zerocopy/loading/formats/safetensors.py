@@ -1,6 +1,9 @@
-"""The names that ``.safetensors`` has for dtypes."""
+"""The names that ``.safetensors`` has for dtypes, and where its metadata are in other formats."""
 
 from __future__ import annotations
+
+#: The attribute of an ``OrderedDict`` that holds the metadata of a .safetensors file.
+METADATA = "safetensors_metadata"
 
 #: By torch's names, in the order of the format's own enumeration, by which its writer sorts: the most strictly aligned
 #: come last here, and first in a file. One name a line would hide that order.

@@ -253,6 +253,11 @@ class Tensors:
         return _C.scattered_entry(stored.shape, stored.dtype)
 
     @property
+    def nbytes(self) -> int:
+        """The bytes of the archives that lie in the files."""
+        return sum(place.length for place in self.folder.places)
+
+    @property
     def folder(self) -> dcp_metadata.Folder:
         """The contents of ``.metadata``."""
         return self._opened.folder

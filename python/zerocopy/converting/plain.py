@@ -1,0 +1,192 @@
+"""Files whose tensors are converted without torch: the core names them, and their bytes are copied as they lie."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Collection, Mapping, Sequence
+from pickle import UnpicklingError
+from typing import Any, NamedTuple
+
+from zerocopy import _core
+from zerocopy.catalogue import contents
+from zerocopy.catalogue.files import OpenFile, Trouble
+from zerocopy.errors import Error
+from zerocopy.loading.formats import model_folder, shard_index
+from zerocopy.loading.formats.safetensors import METADATA
+
+_LEAVES = ("None", "bool", "int", "float", "complex", "str", "bytes", "tuple", "list", "set", "dict")
+_MAX_TEXT = 250  # characters, of which the core lists all
+
+
+class PlainEntry(NamedTuple):
+    """The facts about a dense tensor, as a ``_C.TensorEntry`` has them."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    stride: tuple[int, ...]
+    storage_offset: int
+    nbytes: int
+    offset: int | None
+    storage: str
+    storage_nbytes: int
+    is_dense: bool = True
+    is_conjugate: bool = False
+    is_negative: bool = False
+
+
+class PlainLayer:
+    """An open file, of which the core lists the tensors: what ``convert`` asks a ``FileLayer`` without torch.
+
+    Attributes
+    ----------
+    path : str
+        The path of the file.
+    container : str
+        The format.
+    nbytes : int
+        The bytes of the file.
+
+    Raises
+    ------
+    Trouble, OSError, zerocopy.Error, pickle.UnpicklingError
+        If it takes torch to read it, or it cannot be read.
+    """
+
+    def __init__(self, path: str, containers: Collection[str]) -> None:
+        self.path = path
+        self._file = OpenFile(path)
+        try:
+            self._status, self.nbytes = os.fstat(self._file.descriptor), self._file.size
+            self.container = _core.container(self._file.descriptor, path)
+            facts = contents.facts_of(self._file) if self.container in containers else None
+            if facts is None or not _is_plain(facts):
+                raise Trouble("it takes torch to read it")
+        except BaseException:
+            self.close()
+            raise
+        self._tensors = {tensor.name: tensor for tensor in facts["tensors"]}
+        self._storages = facts["storages"]
+        self._others, self._metadata = facts["others"], facts["metadata"]
+        self.require_there()
+
+    @property
+    def descriptor(self) -> int:
+        """The open file."""
+        return self._file.descriptor
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def require_there(self) -> None:
+        """Raise ``OSError`` (ESTALE) if the path does not lead any more to the file as it was opened."""
+        for now in (os.stat(self.path), os.fstat(self._file.descriptor)):  # noqa: PTH116  as everything here
+            if _identity(now) != _identity(self._status):
+                raise OSError(errno.ESTALE, "the file changed since it was opened", self.path)
+
+    def names(self) -> list[str]:
+        """Return the names of tensors, in file order."""
+        return list(self._tensors)
+
+    def others(self) -> dict[str, Any]:
+        """Return the leaves that are not tensors, in file order. Those that are not texts are only named."""
+        return {name: value if kind == "str" else None for name, kind, value in self._others}
+
+    def attached(self) -> dict[str, Any]:
+        """Return what the file says beside its leaves."""
+        return dict(self._metadata or {})
+
+    def left_out(self) -> list[tuple[str, str]]:
+        """Return nothing: every part of such a file is a leaf."""
+        return []
+
+    def entry(self, name: str) -> PlainEntry:
+        """Return the facts about a tensor."""
+        facts = self._tensors[name]
+        storage, begin = self._storages[facts.storage], facts.begin // _core.itemsize(facts.dtype)
+        return PlainEntry(
+            facts.shape,
+            facts.dtype,
+            facts.stride,
+            begin,
+            facts.nbytes,
+            facts.offset,
+            storage.key,
+            storage.nbytes,
+        )
+
+
+class Opened(NamedTuple):
+    """A checkpoint: its name, its files, and the file of each tensor."""
+
+    path: str
+    layers: Sequence[Any]
+    homes: Mapping[str, Any]
+
+
+def plain_sources(paths: Sequence[Any], containers: Collection[str]) -> list[Opened] | None:
+    """Open checkpoints without torch. Return None if it takes torch to read one, or to say why it cannot be read.
+
+    `containers` are the formats of files that are taken.
+    """
+    with (
+        contextlib.ExitStack() as on_failure,
+        contextlib.suppress(Error, UnpicklingError, OSError, ValueError, Trouble),
+    ):
+        opened = [_opened(path, containers, on_failure) for path in paths] if containers else None
+        on_failure.pop_all()
+        return opened
+    return None
+
+
+def _opened(path: Any, containers: Collection[str], on_failure: contextlib.ExitStack) -> Opened:
+    found = model_folder.located(path)
+    is_index = isinstance(found, shard_index.Index)
+    layers: dict[Any, PlainLayer] = {}
+    for file in found.shards if is_index else [found]:
+        if not (isinstance(file, (str, os.PathLike)) and os.path.isfile(file)):  # noqa: PTH113  a pipe is read once
+            raise Trouble("is not a file")
+        layers[file] = PlainLayer(os.fsdecode(file), containers)
+        on_failure.callback(layers[file].close)
+    held = {file: layer.names() for file, layer in layers.items()}
+    homes = shard_index.homes(found, held) if is_index else dict.fromkeys(held[found], found)
+    name = found.name if is_index else os.fsdecode(found)
+    return Opened(name, list(layers.values()), {leaf: layers[file] for leaf, file in homes.items()})
+
+
+def _is_plain(facts: dict[str, Any]) -> bool:
+    """Return whether all tensors lie row by row as memory has them, and all else is what the core lists."""
+    return (
+        facts["plain"]
+        and METADATA not in facts["attributes"]
+        and not facts["left_out"]
+        and all(storage.location == "cpu" for storage in facts["storages"])
+        and all(
+            tensor.offset is not None
+            and not (tensor.inside or tensor.is_conjugate or tensor.is_negative)
+            and is_in_rows(tensor.shape, tensor.stride)
+            for tensor in facts["tensors"]
+        )
+        and all(
+            kind in _LEAVES and (kind != "str" or len(value) <= _MAX_TEXT)
+            for _, kind, value in facts["others"]
+        )
+    )
+
+
+def is_in_rows(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
+    """Return whether elements with these strides lie one behind the other, row by row."""
+    if 0 in shape:
+        return True
+    wanted = 1
+    for size, step in zip(reversed(shape), reversed(stride), strict=True):
+        if size > 1 and step != wanted:
+            return False
+        wanted *= size
+    return True
+
+
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
