@@ -49,9 +49,8 @@ def test_same_results(tmp_path: Path, program: str) -> None:
         kept.append({entry.key for entry in share.status()})
     _, plain, *shared = outputs
     assert plain and shared == [plain] * 3
-    # The program that computes a result keeps its own object. Only the next one passes a result on as an argument.
-    *_, twice, thrice = kept
-    assert twice == thrice and len(share.status()) == len(twice), "each was computed once"
+    *_, once, twice, thrice = kept
+    assert once == twice == thrice and len(share.status()) == len(once), "each was computed once"
     found = share.status()
     assert all(any(entry.what.endswith(function) for entry in found) for function in functions), found
     (model,) = [entry for entry in found if entry.what.endswith(functions[0])]

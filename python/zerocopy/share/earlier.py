@@ -24,8 +24,8 @@ class _Known(NamedTuple):
 
 _results: dict[int, _Known] = {}
 # Digests of unchanged results, by entry. A fresh copy and the object of who computed it may be described in two ways.
-_digests: dict[str, set[str]] = {}
-_fresh: dict[str, str | None] = {}  # of a fresh copy, by bytes
+_digests: dict[str, set[str | None]] = {}
+_rebuilt: set[str] = set()  # entries whose fresh copy is among these
 
 
 def note(result: Any, entry: str, is_own: bool) -> None:
@@ -34,13 +34,12 @@ def note(result: Any, entry: str, is_own: bool) -> None:
     with contextlib.suppress(TypeError):  # a dict, a list, ...: known by its tensors alone
         _results[at] = _Known(weakref.ref(result, lambda _: _results.pop(at, None)), entry)
         if is_own:
-            with MappedFiles() as mapped:
-                _add(entry, fingerprint.digest_of(result, mapped))
+            _digests[entry] = {_digest(result)}
 
 
-def _add(entry: str, digest: str | None) -> None:
-    if digest is not None:
-        _digests.setdefault(entry, set()).add(digest)
+def _digest(obj: Any) -> str | None:
+    with MappedFiles() as mapped:
+        return fingerprint.digest_of(obj, mapped)
 
 
 #: Returns a fresh copy of what an entry has, or raises ``LookupError``.
@@ -100,20 +99,9 @@ class References:
 
 
 def _is_unchanged(obj: Any, entry: str, again: Again) -> bool:
-    with MappedFiles() as mapped:
-        digest = fingerprint.digest_of(obj, mapped)
-    if digest is not None and digest in _digests.get(entry, ()):
-        return True
-    if entry not in _fresh:
-        try:
-            fresh = again(entry)
-        except LookupError:
-            return False
-        with MappedFiles() as mapped:
-            _add(entry, fingerprint.digest_of(fresh, mapped))
-            _fresh[entry] = fingerprint.digest_of(fresh, mapped, by_bytes=True)
-        if digest is not None and digest in _digests.get(entry, ()):
-            return True
-    with MappedFiles() as mapped:
-        by_bytes = fingerprint.digest_of(obj, mapped, by_bytes=True)
-    return by_bytes is not None and by_bytes == _fresh[entry]
+    known, digest = _digests.setdefault(entry, set()), _digest(obj)
+    if digest not in known and entry not in _rebuilt:
+        with contextlib.suppress(LookupError):  # it is gone, or is not written yet
+            known.add(_digest(again(entry)))
+            _rebuilt.add(entry)
+    return digest is not None and digest in known

@@ -147,6 +147,7 @@ def _built(skeleton: bytes, buffers: list[Any], notes: list[Any], arguments: Seq
         else:
             buffers[number] = _CONVERSIONS[kind](buffers[number], *details)
     unpickler = _SkeletonUnpickler(io.BytesIO(skeleton), buffers=of_skeleton)
+    unpickler.taken = buffers.__getitem__
     unpickler.persistent_load = (  # type: ignore[method-assign]
         lambda pid: buffers[pid] if isinstance(pid, int) else hashes.here(pid)
     )
@@ -166,7 +167,11 @@ def _buffers_of(archive: _C.Archive) -> Any:
 class _SkeletonUnpickler(pickle.Unpickler):
     """Runs what the user's own loader has written."""
 
+    taken: Callable[[int], Any]  # returns a buffer
+
     def find_class(self, module: str, name: str) -> Any:
+        if name == "taken" and module == OutOfBandBuffers.__module__:
+            return self.taken
         custom_reducers.make_importable(module)
         return super().find_class(module, name)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import collections
 import io
 import pickle
 import sys
 import types
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -20,6 +22,8 @@ from zerocopy.share.objects import by_value, custom_reducers, nested_functions
 
 #: Shorter bytes go by value.
 SHARED_FROM = 1 << 12
+#: Longer pickles may have large bytes in them.
+MAX_QUICK = 1 << 17
 
 _FORMATS = frozenset("cbB?hHiIlLqQnNfdeP")  # that a memoryview can be cast to
 _FILES = (io.FileIO, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.TextIOWrapper)
@@ -42,7 +46,12 @@ class OutOfBandBuffers:
         Numbers that each process computes for itself.
     """
 
-    def __init__(self, arguments: Mapping[int, Any], naming: Naming | None, hashes: Hashes | None) -> None:
+    def __init__(
+        self,
+        arguments: Mapping[int, Any] = MappingProxyType({}),
+        naming: Naming | None = None,
+        hashes: Hashes | None = None,
+    ) -> None:
         self._naming, self._hashes = naming, hashes or None
         self.found: list[Any] = []
         self.notes: list[tuple[Any, ...]] = []
@@ -50,22 +59,35 @@ class OutOfBandBuffers:
         self._kept: list[Any] = []
         for number, argument in arguments.items():
             self._add(argument, None, ("argument", number))
+        self._arguments = len(arguments)
 
     def skeleton_of(self, obj: Any) -> bytes:
         """Return the pickle of an object without its buffers. ``UnsupportedError``."""
-        begin = len(self.found), len(self.notes)
         try:
             try:
-                return _dumped(_SkeletonPickler, self, obj)
+                if self._naming is None and self._hashes is None:
+                    found = self.quick_skeleton_of(obj)
+                    if len(found) <= MAX_QUICK:
+                        return found
+                    self._forget()
+                return _dumped(_NamingPickler, self, obj)
             except _REFUSALS as refusal:
-                # Buffers are taken in their order, so none may be there twice.
-                del self.found[begin[0] :], self.notes[begin[1] :]
-                self._numbers = {at: number for at, number in self._numbers.items() if number < begin[0]}
+                self._forget()
                 return _dumped(_dill_pickler(refusal), self, obj)
         except (Error, MemoryError):
             raise
         except Exception as error:
             raise UnsupportedError(f"expected an object that can be pickled: {error}") from error
+
+    def quick_skeleton_of(self, obj: Any) -> bytes:
+        """Return the pickle of an object without its tensors, storages and memoryviews. Whatever pickle raises."""
+        return _dumped(SkeletonPickler, self, obj)
+
+    def _forget(self) -> None:
+        """Forget what was found. Buffers are taken in their order, so none may be there twice."""
+        count = self._arguments
+        del self.found[count:], self.notes[count:], self._kept[count:]
+        self._numbers = {at: number for at, number in self._numbers.items() if number < count}
 
     @property
     def is_call(self) -> bool:
@@ -77,9 +99,10 @@ class OutOfBandBuffers:
         named = None if self._naming is None else self._naming(obj)
         if named is None and self._hashes is not None:
             named = self._hashes.name_of(obj)
-        return self._number_of(obj) if named is None else named
+        return self.number_of(obj) if named is None else named
 
-    def _number_of(self, obj: Any) -> int | None:
+    def number_of(self, obj: Any) -> int | None:
+        """Return the number of a buffer, or None for other objects."""
         known = self._numbers.get(id(obj))
         if known is not None:
             return known
@@ -124,15 +147,23 @@ def _dumped(kind: Any, buffers: OutOfBandBuffers, obj: Any) -> bytes:
     return buffer.getvalue()
 
 
-class _SkeletonPickler(pickle.Pickler):
+class SkeletonPickler(pickle.Pickler):
+    """Takes buffers out of an object. Python's numbers, texts and bytes, which are most of it, are not asked about."""
+
     def __init__(self, file: io.BytesIO, buffers: OutOfBandBuffers) -> None:
         super().__init__(file, protocol=5, buffer_callback=buffers.take_buffer)
         self._buffers = buffers
 
-    def persistent_id(self, obj: Any) -> Any:
-        return self._buffers.name_of(obj)
-
     def reducer_override(self, obj: Any) -> Any:
+        """Return how to get a buffer, or how an odd object is pickled."""
+        number = self._buffers.number_of(obj)
+        return self._reduced(obj) if number is None else (taken, (number,))
+
+    def _reduced(self, obj: Any) -> Any:
+        if (
+            type(obj) is collections.OrderedDict
+        ):  # its own way asks for its slots, and modules consist of these
+            return type(obj), (), obj.__dict__ or None, None, iter(obj.items())
         found = custom_reducers.reduced(obj)
         if found is not NotImplemented:
             return found
@@ -142,6 +173,21 @@ class _SkeletonPickler(pickle.Pickler):
             # refers to the one that is in the model.
             raise pickle.PicklingError(by_value.why_nameless(obj))
         return by_value.reduced(obj)
+
+
+def taken(number: int) -> Any:
+    """Stand for the function that returns a buffer: the unpickler has it."""
+    raise LookupError(number)
+
+
+class _NamingPickler(SkeletonPickler):
+    """Asks about each object, also about large bytes."""
+
+    def persistent_id(self, obj: Any) -> Any:
+        return self._buffers.name_of(obj)
+
+    def reducer_override(self, obj: Any) -> Any:
+        return self._reduced(obj)
 
 
 def _dill_pickler(refusal: Exception) -> Any:
