@@ -259,11 +259,10 @@ std::pair<const char*, py::object> described(const Value& value) {
   return {"tensor", py::none()};
 }
 
-// Returns the texts of a dict; None for any other value.
-py::object texts_of(const Value& value) {
-  if (!value.is_mapping()) return py::none();
+py::object metadata_of(const Document& document) {
+  if (!document.metadata.is_mapping()) return py::none();
   py::dict made;
-  for (const auto& [key, item] : DictEntries(value.as<Mapping>())) {
+  for (const auto& [key, item] : DictEntries(document.metadata.as<Mapping>())) {
     if (key.is_text() && item.is_text())
       made[text_of(key.as<Blob>().bytes.text())] = text_of(item.as<Blob>().bytes.text());
   }
@@ -325,16 +324,16 @@ py::dict facts_of(const Archive& archive, const ParsedCheckpoint& parsed) {
       others.append(py::make_tuple(text_of(leaf.name), kind, value));
     }
   }
-  return py::dict(
-      py::arg("container") = archive.container(),
-      py::arg("end") = archive.content().source()->size() - archive.behind(), py::arg("tensors") = tensors,
-      py::arg("others") = others, py::arg("storages") = storages_of(document, parsed.records),
-      py::arg("metadata") = texts_of(document.metadata), py::arg("left_out") = names_left_out(archive),
-      // No allow-list has a say in it, and its bytes are in this machine's order: it can be used without
-      // torch.
-      py::arg("plain") =
-          document.externals.empty() && !archive.is_torchscript() && !archive.content().big_endian(),
-      py::arg("attributes") = attributes_of(document));
+  return py::dict(py::arg("container") = archive.container(),
+                  py::arg("end") = archive.content().source()->size() - archive.behind(),
+                  py::arg("tensors") = tensors, py::arg("others") = others,
+                  py::arg("storages") = storages_of(document, parsed.records),
+                  py::arg("metadata") = metadata_of(document), py::arg("left_out") = names_left_out(archive),
+                  // No allow-list has a say in it, and its bytes are in this machine's order: it can be used
+                  // without torch.
+                  py::arg("plain") = document.externals.empty() && !archive.is_torchscript() &&
+                                     !archive.content().big_endian(),
+                  py::arg("attributes") = attributes_of(document));
 }
 
 void register_contents(py::module_& module) {

@@ -26,7 +26,7 @@ WEIGHT = torch.arange(12.0).view(3, 4)
 
 def is_plain(path: Path) -> bool:
     """Return whether a source is converted without torch."""
-    found = plain_sources([path], ("zip", "safetensors")) or []
+    found = plain_sources([path], ("zip", "legacy", "safetensors")) or []
     for layer in (layer for source in found for layer in source.layers):
         layer.close()
     return bool(found)
@@ -95,6 +95,8 @@ def test_what_takes_torch_is_converted_with_torch(tmp_path: Path) -> None:
     path, target = tmp_path / "m.pt", tmp_path / "m.safetensors"
     torch.save(safe, path)
     assert is_plain(path) and not is_plain(deflated(path))
+    torch.save(safe, path, _use_new_zipfile_serialization=False)
+    assert is_plain(path)
     for kind, content in stored.items():
         path.write_bytes(content)
         zerocopy.convert(path, target)

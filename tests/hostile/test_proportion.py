@@ -49,6 +49,7 @@ ENTRIES = {
     "tree": "zerocopy.open(path).tree()",
     "metadata": "zerocopy.open(path).metadata()",
     "convert": "zerocopy.convert(path, path + '.out.pt')",
+    "convert, without a pickle": "zerocopy.convert(path, path + '.out.safetensors')",
     "convert, to another dtype": "zerocopy.convert(path, path + '.out.pt', dtype=torch.float16)",
     "scan": "main(['scan', path])",
     "ls": "main(['ls', '--table', path])",
@@ -265,7 +266,7 @@ def small_calls(times: int) -> Callable[[Path], Path]:
     return saved(calls_of_one_small_tensor(times), {"0": bytes(1)})
 
 
-CONVERTS = ("convert", "convert, to another dtype")
+CONVERTS = ("convert", "convert, without a pickle", "convert, to another dtype")
 #: Files that some ways in once took too much for.
 FOR_SOME: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
     "a packed pickle": (packed_pickle, ("scan",)),
@@ -295,7 +296,7 @@ def test_memory_in_proportion(number: int, tmp_path: Path, forked: Child) -> Non
     assert not faults(list(FILES.values())[number](tmp_path), entries, forked)
 
 
-@pytest.mark.slow("each of 13 ways in to each of 17 files")
+@pytest.mark.slow("each of 14 ways in to each of 17 files")
 @pytest.mark.parametrize("file", FILES)
 def test_memory_in_proportion_by_every_way_in(file: str, tmp_path: Path, forked: Child) -> None:
     assert not faults(FILES[file](tmp_path), ENTRIES, forked)

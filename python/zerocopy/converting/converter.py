@@ -135,10 +135,11 @@ def convert(
         changes = dtype is not None or keep is not None or bool(strip_prefix)
         if not changes and len(paths) == 1 and _is_copied(paths[0], target, unknown, progress):
             return
+    # The files whose bytes may stay what they are; a pickle of another structure takes torch.
     plain = (
-        ()
-        if dtype or is_hdf5 or unknown != "refuse"
-        else ("zip", "safetensors")[0 if is_safetensors else 1 :]
+        []
+        if dtype is not None or is_hdf5
+        else ["safetensors", *(["zip", "legacy"] if is_safetensors else [])]
     )
     # To .safetensors each tensor is converted when it is written.
     cast = None if is_safetensors else dtype

@@ -16,7 +16,6 @@ from zerocopy.errors import Error
 from zerocopy.loading.formats import model_folder, shard_index
 from zerocopy.loading.formats.safetensors import METADATA
 
-_LEAVES = ("None", "bool", "int", "float", "complex", "str", "bytes", "tuple", "list", "set", "dict")
 _MAX_TEXT = 250  # characters, of which the core lists all
 
 
@@ -169,10 +168,7 @@ def _is_plain(facts: dict[str, Any]) -> bool:
             and is_in_rows(tensor.shape, tensor.stride)
             for tensor in facts["tensors"]
         )
-        and all(
-            kind in _LEAVES and (kind != "str" or len(value) <= _MAX_TEXT)
-            for _, kind, value in facts["others"]
-        )
+        and all(kind != "str" or len(value) <= _MAX_TEXT for _, kind, value in facts["others"])
     )
 
 
