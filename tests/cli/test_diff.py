@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import archives
 import pytest
 import torch
 from commands import Capture, run_without_torch
@@ -15,7 +16,7 @@ from json_schemas import require_valid
 
 import zerocopy
 from zerocopy import cli
-from zerocopy.cli import plain_side
+from zerocopy.cli import sides
 
 STATE = {"model": {"w": torch.arange(12.0).view(3, 4), "n": torch.arange(5)}, "step": 7}
 
@@ -315,10 +316,20 @@ def test_diff_without_torch_prints_what_it_prints_with_torch(
 
     def both(one: str, other: str) -> Any:
         used.append((one, other))
-        raise plain_side.NeedsTorch
+        raise sides.NeedsTorch
 
-    monkeypatch.setattr(plain_side, "both", both)
+    monkeypatch.setattr(sides, "both", both)
     assert [run(capsys, *options, a, b) for options in choices] == plain and len(used) >= len(choices)
+
+
+def test_diff_of_files_in_both_byte_orders_compares_values(tmp_path: Path, capsys: Capture) -> None:
+    tensors = [torch.arange(5.0), torch.arange(4)]
+    torch.save(tensors, tmp_path / "little.pt")
+    (tmp_path / "big.pt").write_bytes(archives.big_endian(tensors))
+    assert run(capsys, tmp_path / "big.pt", tmp_path / "little.pt") == (0, "", "")
+    (tmp_path / "other.pt").write_bytes(archives.big_endian([tensors[0], tensors[1] + 1]))
+    code, out, _ = run(capsys, tmp_path / "other.pt", tmp_path / "little.pt")
+    assert code == 1 and out.startswith("! 1: values: 4 of 4 values differ by up to 1, first [0]: 1 | 0")
 
 
 def test_diff_of_tensors_that_repeat_their_elements_is_trouble(save: Saver, capsys: Capture) -> None:

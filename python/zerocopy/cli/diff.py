@@ -8,13 +8,11 @@ import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from zerocopy.cli import elements, output, plain_side, runner
+from zerocopy.cli import elements, output, runner, sides
 from zerocopy.cli.output import escaped, say
 
 if TYPE_CHECKING:
-    from zerocopy.cli.tensor_diff import Side
-
-    AnySide = Side | plain_side.PlainSide
+    from zerocopy.catalogue.contents import Entry
 
 DESCRIPTION = """
 Compares two checkpoints of any formats: the names of tensors, dtypes, shapes, ties, elements, and values that are not
@@ -104,29 +102,29 @@ def _count(text: str) -> int:
 
 
 def _diff(options: argparse.Namespace) -> int:
-    with contextlib.suppress(plain_side.NeedsTorch):
-        a, b = plain_side.both(options.a, options.b)
+    with contextlib.suppress(sides.NeedsTorch):
+        a, b = sides.both(options.a, options.b)
         if options.rtol is None and options.atol is None:
-            return _report(options, a, b, plain_side.compare)
+            return _report(options, a, b, sides.compare)
         # Equal bits are equal with any tolerance.
         exact = argparse.Namespace(**{**vars(options), "rtol": None, "atol": None, "brief": True})
-        if next(differences(a, b, exact, plain_side.compare), None) is None:
+        if next(differences(a, b, exact, sides.compare), None) is None:
             if options.json:
-                _say_json(options, runner.FINE, [], None if options.brief else len(a.names()))
+                _say_json(options, runner.FINE, [], None if options.brief else len(a.entries))
             return runner.FINE
 
     import zerocopy
-    from zerocopy.cli.tensor_diff import Side, compare
+    from zerocopy.cli.tensor_diff import TorchSide, compare
 
     unknown: Any = "stub" if options.tensors_only else options.unknown
     with (
         zerocopy.open(options.a, device="cpu", unknown=unknown) as one,
         zerocopy.open(options.b, device="cpu", unknown=unknown) as other,
     ):
-        return _report(options, Side(one), Side(other), compare)
+        return _report(options, TorchSide(one), TorchSide(other), compare)
 
 
-def _report(options: argparse.Namespace, a: AnySide, b: AnySide, compare: Callable[..., Any]) -> int:
+def _report(options: argparse.Namespace, a: sides.Side, b: sides.Side, compare: Callable[..., Any]) -> int:
     found_differences = differences(a, b, options, compare)
     if options.brief:
         differ = next(found_differences, None) is not None
@@ -135,7 +133,7 @@ def _report(options: argparse.Namespace, a: AnySide, b: AnySide, compare: Callab
         elif differ:
             say([f"{escaped(options.a)} and {escaped(options.b)} differ"])
         return int(differ)
-    both = len(a.names().keys() & b.names().keys())
+    both = len(a.entries.keys() & b.entries.keys())
     if options.json:
         found = list(found_differences)
         _say_json(options, bool(found), found, both)
@@ -188,16 +186,16 @@ def line(found: dict[str, Any]) -> str:
 
 
 def differences(
-    a: AnySide, b: AnySide, options: argparse.Namespace, compare: Callable[..., Any]
+    a: sides.Side, b: sides.Side, options: argparse.Namespace, compare: Callable[..., Any]
 ) -> Iterator[dict[str, Any]]:
     """Yield the differences, cheap ones first: names, then what the files state, then elements. Close both sides."""
     exact = options.rtol is None and options.atol is None
     tolerance = None if exact else elements.Tolerance(options.rtol or 0.0, options.atol or 0.0)
     try:
         for side, one, other in (("-", a, b), ("+", b, a)):
-            for name in one.names():
-                if name not in other.names():
-                    text = _described(one.info(name))
+            for name, entry in one.entries.items():
+                if name not in other.entries:
+                    text = f"{entry.dtype} {list(entry.shape or ())}"
                     yield {"side": side, "kind": "only", "name": name, "text": text}
         if not options.tensors_only:
             yield from _value_differences(a, b, tolerance)
@@ -207,34 +205,23 @@ def differences(
         b.close()
 
 
-def _described(info: Any) -> str:
-    return f"{_name_of(info.dtype)} {list(info.shape)}"
-
-
-def _name_of(dtype: Any) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
 def _tensor_differences(
-    a: AnySide,
-    b: AnySide,
+    a: sides.Side,
+    b: sides.Side,
     tolerance: elements.Tolerance | None,
     options: argparse.Namespace,
     compare: Callable[..., Any],
 ) -> Iterator[dict[str, Any]]:
-    left = []
-    common = [name for name in a.names() if name in b.names()]
+    left: list[tuple[Entry, Entry]] = []
+    common = [name for name in a.entries if name in b.entries]
     for name in common:
-        one, other = a.info(name), b.info(name)
+        one, other = a.entries[name], b.entries[name]
         difference = {"side": "!", "name": name}
         if one.dtype != other.dtype and not options.ignore_dtype:
-            text = f"{_name_of(one.dtype)} | {_name_of(other.dtype)}"
-            yield difference | {"kind": "dtype", "text": text}
+            yield difference | {"kind": "dtype", "text": f"{one.dtype} | {other.dtype}"}
         if one.shape != other.shape:
-            yield difference | {
-                "kind": "shape",
-                "text": f"{list(one.shape or ())} | {list(other.shape or ())}",
-            }
+            text = f"{list(one.shape or ())} | {list(other.shape or ())}"
+            yield difference | {"kind": "shape", "text": text}
         else:
             left.append((one, other))
     # In one order for both: the first name of a group of ties stands for the group.
@@ -278,10 +265,10 @@ def _facts(found: Any) -> dict[str, Any]:
 
 
 def _value_differences(
-    a: AnySide, b: AnySide, tolerance: elements.Tolerance | None
+    a: sides.Side, b: sides.Side, tolerance: elements.Tolerance | None
 ) -> Iterator[dict[str, Any]]:
     values, others = a.values(), b.values()
-    if a.containers() != b.containers():
+    if a.containers != b.containers:
         # The formats differ, so this entry of .safetensors files, the name of a framework, is of one side only.
         for each in (values, others):
             each.pop("format", None)

@@ -17,9 +17,8 @@ from zerocopy.cli.output import escaped, say
 from zerocopy.process.os_errors import naming
 
 if TYPE_CHECKING:
-    from zerocopy.catalogue.contents import Contents
-    from zerocopy.cli.tensor_diff import Side
-    from zerocopy.lazy.tensor_info import TensorInfo
+    from zerocopy.catalogue.contents import Contents, Entry
+    from zerocopy.cli.tensor_diff import TorchSide
 
 DESCRIPTION = """
 Writes one self-contained HTML page about a checkpoint: a treemap of bytes by module path, dtypes, the layout of the
@@ -113,27 +112,28 @@ def _page(options: argparse.Namespace, path: str, contents: Contents) -> str:
 def _read(more: dict[str, list[Any]], options: argparse.Namespace, path: str) -> list[str] | None:
     """Add cells with statistics and differences to each tensor, and return the differences as lines."""
     import zerocopy
-    from zerocopy.cli.tensor_diff import Side
+    from zerocopy.cli.tensor_diff import TorchSide
 
     with contextlib.ExitStack() as stack:
-        side = Side(stack.enter_context(zerocopy.open(path, device="cpu")))
+        side = TorchSide(stack.enter_context(zerocopy.open(path, device="cpu")))
         changes: dict[str, list[str]] = defaultdict(list)
         differences = None
         if options.compare:
-            other = Side(stack.enter_context(zerocopy.open(options.compare, device="cpu")))
+            other = TorchSide(stack.enter_context(zerocopy.open(options.compare, device="cpu")))
             differences = _compared(side, other, (path, options.compare), changes)
-            side = Side(side.checkpoint)
-        infos = [side.info(name) for name in more]
-        progress = output.Progress("zerocopy report:", sum(info.nbytes for info in infos))
-        for info in infos:
-            more[info.name] += _statistics(side, info) if options.statistics else ()
-            more[info.name] += ["; ".join(changes[info.name]) or None] if options.compare else ()
-            progress.add(info.nbytes)
+        entries = [side.entries[name] for name in more]
+        progress = output.Progress("zerocopy report:", sum(entry.nbytes for entry in entries))
+        for entry in entries:
+            more[entry.name] += _statistics(side, entry) if options.statistics else ()
+            more[entry.name] += ["; ".join(changes[entry.name]) or None] if options.compare else ()
+            progress.add(entry.nbytes)
         progress.end()
     return differences
 
 
-def _compared(side: Side, other: Side, paths: tuple[str, str], changes: dict[str, list[str]]) -> list[str]:
+def _compared(
+    side: TorchSide, other: TorchSide, paths: tuple[str, str], changes: dict[str, list[str]]
+) -> list[str]:
     from zerocopy.cli.tensor_diff import compare
 
     settings = argparse.Namespace(
@@ -147,19 +147,17 @@ def _compared(side: Side, other: Side, paths: tuple[str, str], changes: dict[str
     return lines
 
 
-def _statistics(side: Side, info: TensorInfo) -> list[float | int | str | None]:
+def _statistics(side: TorchSide, entry: Entry) -> list[float | int | str | None]:
     """Return min, max, mean and std of the finite elements, and how many are NaN and Inf, as `show` has them."""
-    from zerocopy import _torch
-    from zerocopy.cli.elements import require_few_repeats
     from zerocopy.cli.statistics import statistics_of, summary_of
-    from zerocopy.cli.tensor_diff import blocks
+    from zerocopy.cli.tensor_diff import blocks, require_few_repeats
 
     try:
-        if side.is_dense(info):
-            require_few_repeats(info.name, info.shape, info.stride, _torch.element_size(info.dtype))
-            found = summary_of(side.block(info.name, index) for _, index in blocks(tuple(info.shape)))
+        if entry.stride is None:
+            found = statistics_of(side.checkpoint.get_tensor(entry.name))
         else:
-            found = statistics_of(side.checkpoint.get_tensor(info.name))
+            require_few_repeats(entry)
+            found = summary_of(side.block(entry, index) for _, index in blocks(entry.shape or ()))
     except (RuntimeError, TypeError, runner.Trouble):  # packed dtypes have no conversion
         return [None] * len(_STATISTICS)
     numbers = found.minimum, found.maximum, found.mean, found.std

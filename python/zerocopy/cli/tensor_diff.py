@@ -5,154 +5,124 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from zerocopy import _torch
+from zerocopy.catalogue.contents import Entry
 from zerocopy.cli import elements
 from zerocopy.cli.comparison import Comparison
 from zerocopy.cli.elements import Tolerance, ValueDifference
+from zerocopy.cli.sides import Side
 from zerocopy.lazy.checkpoint import Checkpoint
 from zerocopy.lazy.layer import FileLayer, Layer
-from zerocopy.lazy.tensor_info import TensorInfo
+from zerocopy.loading.objects import builder
 
 _BLOCK = 1 << 20  # elements of a block that is converted
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _READ_DIRECTLY = ("zip", "legacy", "safetensors", "hdf5")
 
 
-class Side:
-    """One of two checkpoints, and descriptors of its files."""
+class TorchSide(Side):
+    """One of two checkpoints that torch reads."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
-        self._layers = {name: layer for layer in checkpoint.layers for name in layer.names()}
-        self._descriptors: dict[str, int] = {}
+        rows = {entry.name: entry for layer in checkpoint.layers for entry in _rows(layer)}
+        containers = {layer.container for layer in checkpoint.layers}
+        super().__init__(rows.values(), containers, lambda: dict(checkpoint.metadata()))
         self._inflated: tuple[str | None, Any] = (None, None)  # the last compressed tensor that was read
-
-    def close(self) -> None:
-        """Close the files, after a check that they are still those that were opened."""
-        for descriptor in self._descriptors.values():
-            os.close(descriptor)
-        self._descriptors.clear()
+        TorchSide.require_unchanged(self)
 
     def require_unchanged(self) -> None:
         """Raise ``OSError`` if a file was replaced while it was compared."""
         for layer in self.checkpoint.layers:
-            if isinstance(layer, FileLayer) and layer.path in self._descriptors:
-                layer.require_there()
-
-    def place(self, info: TensorInfo) -> elements.Place | None:
-        """Return a descriptor and the offset of a tensor's bytes, where they lie in the file in order."""
-        layer = self._layers[info.name]
-        in_order = info.stride == elements.row_major(info.shape) or not info.nbytes
-        if info.offset is None or not in_order or layer.container not in _READ_DIRECTLY:
-            return None
-        if not isinstance(layer, FileLayer):
-            return None
-        entry = layer.entry(info.name)
-        if entry.is_conjugate or entry.is_negative:
-            return None
-        if layer.path not in self._descriptors:
-            self._descriptors[layer.path] = os.open(layer.path, os.O_RDONLY | os.O_CLOEXEC)
             layer.require_there()
-        return elements.Place(self._descriptors[layer.path], info.offset)
-
-    def names(self) -> Mapping[str, Any]:
-        """Return the names of the tensors, in the order of the file."""
-        return self.checkpoint
-
-    def info(self, name: str) -> TensorInfo:
-        """Return what the file states of a tensor."""
-        return self.checkpoint.info(name)
-
-    def containers(self) -> set[str]:
-        """Return the formats of the files."""
-        return {layer.container for layer in self.checkpoint.layers}
-
-    def values(self) -> dict[str, Any]:
-        """Return the values that are not tensors."""
-        return dict(self.checkpoint.metadata())
 
     def value_difference(self, one: Any, other: Any) -> str:
         """Return how two values differ, or an empty string."""
         return Comparison().difference(one, other)
 
-    def layer(self, name: str) -> Layer:
-        """Return the file that a tensor comes from."""
-        return self._layers[name]
-
-    def is_dense(self, info: TensorInfo) -> bool:
-        """Return whether a tensor is made of one storage, so that parts of it can be read."""
-        return bool(info.stride) or (not info.shape and bool(info.storage))
-
-    def ties(self, names: Iterable[str]) -> dict[str, str]:
-        """Return the names that show the same elements as an earlier one of `names`, with the first such name."""
-        first: dict[tuple[Any, ...], str] = {}
-        found = {}
-        for name in names:
-            info = self.checkpoint.info(name)
-            layer = self._layers[name]
-            if not info.storage or not info.nbytes or not isinstance(layer, FileLayer):
-                continue
-            entry = layer.entry(name)
-            flags = entry.is_conjugate, entry.is_negative
-            view = entry.storage_offset, info.dtype, tuple(info.shape), tuple(info.stride)
-            key = (layer.path, info.storage, view, flags)
-            other = first.setdefault(key, name)
-            if other != name:
-                found[name] = other
-        return found
-
-    def block(self, name: str, index: tuple[Any, ...]) -> torch.Tensor:
+    def block(self, entry: Entry, index: tuple[Any, ...]) -> torch.Tensor:
         """Return a part of a tensor."""
-        if self.info(name).offset is None:  # compressed: each part would inflate the whole again
-            if self._inflated[0] != name:
-                self._inflated = name, self.checkpoint.get_tensor(name)
+        if entry.offset is None:  # compressed: each part would inflate the whole again
+            if self._inflated[0] != entry.name:
+                self._inflated = entry.name, self.checkpoint.get_tensor(entry.name)
             found = self._inflated[1][index]
         else:
-            found = self.checkpoint.get_slice(name)[index]
+            found = self.checkpoint.get_slice(entry.name)[index]
         return found.detach().resolve_conj().resolve_neg().cpu()
 
 
+def _rows(layer: Layer) -> Iterator[Entry]:
+    """Yield the rows of a layer's tensors. Those that are not made of one storage have no stride."""
+    for info in layer.infos():
+        dtype, shape, stride = str(info.dtype).removeprefix("torch."), tuple(info.shape), tuple(info.stride)
+        is_dense = bool(stride) or (not shape and bool(info.storage))
+        geometry: tuple[Any, ...] = ()
+        if is_dense and isinstance(layer, FileLayer):
+            facts = layer.entry(info.name)
+            view = facts.storage_offset, dtype, shape, stride
+            geometry = (layer.path, info.storage, *view, facts.is_conjugate, facts.is_negative)
+        # Other bytes are not elements: they are compressed, in another order, or of a folder's archives.
+        is_plain = layer.container in _READ_DIRECTLY and layer.extents(info.name) is not None
+        offset = info.offset if is_plain else None
+        yield Entry(
+            info.name, dtype, shape, info.nbytes, layer.path, offset, info.storage, geometry,
+            stride=stride if is_dense else None, requires_grad=info.requires_grad,
+        )  # fmt: skip
+
+
 def compare(
-    a: Side, b: Side, one: TensorInfo, other: TensorInfo, tolerance: Tolerance | None, *, brief: bool
+    a: TorchSide, b: TorchSide, one: Entry, other: Entry, tolerance: Tolerance | None, *, brief: bool
 ) -> ValueDifference | None:
     """Compare two tensors of the same shape, and return how they differ. `brief` stops at the first difference."""
-    if not (a.is_dense(one) and b.is_dense(other)):
-        pair: Any = a.checkpoint.get_tensor(one.name), b.checkpoint.get_tensor(other.name)
-        both = None if tolerance is None else _values_of(*pair)
-        if both is not None:
-            for each in both:
-                elements.require_few_repeats(one.name, each.shape, each.stride(), each.element_size())
-            tally = _Tally(one._replace(shape=both[0].shape, dtype=both[0].dtype), tolerance, brief)
-            tally.add(0, *both)
-            if (found := tally.difference()) is not None:
-                return found
-            pair = tuple((type(each), vars(each)) for each in pair)
-        text = Comparison().difference(*pair)
-        return ValueDifference(1, 1, None, 0, (), "", "", text) if text else None
-    if one.dtype != other.dtype and not (_has_numbers(one.dtype) and _has_numbers(other.dtype)):
-        text = f"{one.dtype} and {other.dtype} cannot be compared by value"
+    if one.stride is None or other.stride is None:
+        return _compare_whole(a, b, one, other, tolerance, brief)
+    dtype = builder.dtype(one.dtype)
+    if one.dtype != other.dtype and not (_has_numbers(dtype) and _has_numbers(builder.dtype(other.dtype))):
+        text = f"torch.{one.dtype} and torch.{other.dtype} cannot be compared by value"
         return ValueDifference(1, 1, None, 0, (), "", "", text)
-    width = _torch.element_size(one.dtype)
-    for info in (one, other):
-        elements.require_few_repeats(info.name, info.shape, info.stride, width)
-    tally = _Tally(one, tolerance, brief)
+    for entry in (one, other):
+        require_few_repeats(entry)
+    tally = _Tally(one.shape or (), dtype, tolerance, brief)
     places = (a.place(one), b.place(other)) if one.dtype == other.dtype else (None, None)
     if places[0] is not None and places[1] is not None:
+        width = _torch.element_size(dtype)
         for done, *pieces in elements.unequal_pieces(places[0], places[1], one.nbytes, one.name):
-            values = (torch.frombuffer(piece, dtype=one.dtype, count=len(piece) // width) for piece in pieces)
+            values = (torch.frombuffer(piece, dtype=dtype, count=len(piece) // width) for piece in pieces)
             if tally.add(done // width, *values):
                 break
     else:
-        for start, index in blocks(tuple(one.shape)):
-            if tally.add(start, a.block(one.name, index), b.block(other.name, index)):
+        for start, index in blocks(one.shape or ()):
+            if tally.add(start, a.block(one, index), b.block(other, index)):
                 break
     return tally.difference()
+
+
+def require_few_repeats(entry: Entry) -> None:
+    """Raise Trouble if a dense tensor shows its bytes so often that reading its elements would take for ever."""
+    width = _torch.element_size(builder.dtype(entry.dtype))
+    elements.require_few_repeats(entry.name, entry.shape or (), entry.stride or (), width)
+
+
+def _compare_whole(
+    a: TorchSide, b: TorchSide, one: Entry, other: Entry, tolerance: Tolerance | None, brief: bool
+) -> ValueDifference | None:
+    pair: Any = a.checkpoint.get_tensor(one.name), b.checkpoint.get_tensor(other.name)
+    both = None if tolerance is None else _values_of(*pair)
+    if both is not None:
+        for each in both:
+            elements.require_few_repeats(one.name, each.shape, each.stride(), each.element_size())
+        tally = _Tally(tuple(both[0].shape), both[0].dtype, tolerance, brief)
+        tally.add(0, *both)
+        if (found := tally.difference()) is not None:
+            return found
+        pair = tuple((type(each), vars(each)) for each in pair)
+    text = Comparison().difference(*pair)
+    return ValueDifference(1, 1, None, 0, (), "", "", text) if text else None
 
 
 def _values_of(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
@@ -181,9 +151,11 @@ def _places_and_values(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
 class _Tally:
     """Counts the differences of one pair of tensors."""
 
-    def __init__(self, info: TensorInfo, tolerance: Tolerance | None, brief: bool) -> None:
-        self._shape, self._total = tuple(info.shape), math.prod(info.shape)
-        self._has_numbers, self._brief = _has_numbers(info.dtype), brief
+    def __init__(
+        self, shape: tuple[int, ...], dtype: torch.dtype, tolerance: Tolerance | None, brief: bool
+    ) -> None:
+        self._shape, self._total = shape, math.prod(shape)
+        self._has_numbers, self._brief = _has_numbers(dtype), brief
         self._tolerance = tolerance if self._has_numbers else None
         self._count, self._not_finite, self._largest = 0, 0, -1.0
         self._first: tuple[int, str, str] | None = None

@@ -1,0 +1,176 @@
+"""The sides of a comparison: rows of the catalogue, and where the elements lie.
+
+Most checkpoints are compared without torch, whose import takes most of the time and memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable
+from pickle import UnpicklingError
+from typing import Any
+
+from zerocopy import _core
+from zerocopy.catalogue.contents import Contents, Entry, Value, contents_of, with_ties
+from zerocopy.catalogue.files import OpenFile
+from zerocopy.cli import elements, pickles
+from zerocopy.cli.runner import Trouble
+from zerocopy.errors import Error
+from zerocopy.loading.formats import model_folder
+
+_FORMATS = ("zip", "legacy", "safetensors")
+_METADATA = [((b"collections", b"OrderedDict"), b"_metadata")]  # of a state dict
+_MAX_TEXT = 1000  # characters of a text that the core returns
+_ATOMS = ("None", "bool", "int", "float", "str")
+_EMPTY: dict[str, Any] = {"dict": {}, "list": [], "tuple": ()}
+
+
+class NeedsTorch(Exception):
+    """A checkpoint, or a pair of them, cannot be compared without torch."""
+
+
+class Side:
+    """One of two checkpoints.
+
+    Parameters
+    ----------
+    entries : iterable of Entry
+        Its tensors. Those of other objects than dicts and lists have no stride.
+    containers : set of str
+        The formats of its files.
+    values : callable
+        Returns the values that are not tensors.
+    """
+
+    def __init__(
+        self, entries: Iterable[Entry], containers: set[str], values: Callable[[], dict[str, Any]]
+    ) -> None:
+        self.entries = {entry.name: entry for entry in entries}
+        self.containers, self.values = containers, values
+        placed = {entry.file for entry in self.entries.values() if entry.offset is not None}
+        self._states = {file: _state(file) for file in placed if os.path.isfile(file)}  # noqa: PTH113  many
+        self._descriptors: dict[str, int] = {}
+
+    def close(self) -> None:
+        """Close the files."""
+        for descriptor in self._descriptors.values():
+            os.close(descriptor)
+        self._descriptors.clear()
+
+    def require_unchanged(self) -> None:
+        """Raise ``OSError`` if a file was changed or replaced while it was compared."""
+        for file, state in self._states.items():
+            if _state(file) != state:
+                raise OSError(0, "the file changed while it was compared", file)
+
+    def ties(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the names that show the same elements as an earlier one of `names`, with the first such name."""
+        ordered = with_ties(self.entries[name]._replace(same_as="", shares_with="") for name in names)
+        return {entry.name: entry.same_as for entry in ordered if entry.same_as}
+
+    def place(self, entry: Entry) -> elements.Place | None:
+        """Return where the elements of a tensor lie in order; None if they do not."""
+        if entry.offset is None or entry.shape is None or entry.file not in self._states:
+            return None
+        in_order = entry.stride == elements.row_major(entry.shape) or not entry.nbytes
+        if not in_order or any(entry.geometry[-2:]):
+            return None
+        if entry.file not in self._descriptors:
+            self._descriptors[entry.file] = os.open(entry.file, os.O_RDONLY | os.O_CLOEXEC)
+            self.require_unchanged()
+        return elements.Place(self._descriptors[entry.file], entry.offset)
+
+    def value_difference(self, one: Any, other: Any) -> str:
+        """Return how two values differ, or an empty string."""
+        found = elements.atom_difference(one, other)
+        return "" if found is None else found  # two empty containers of one type
+
+
+def both(a: str, b: str) -> tuple[Side, Side]:
+    """Return both sides of a comparison.
+
+    Raises
+    ------
+    NeedsTorch
+        If the two cannot be compared without torch.
+    """
+    with contextlib.ExitStack() as stack:
+        one = stack.enter_context(contextlib.closing(_plain(a)))
+        other = stack.enter_context(contextlib.closing(_plain(b)))
+        one.values(), other.values()
+        for name in one.entries.keys() & other.entries.keys():
+            first, second = one.entries[name], other.entries[name]
+            if first.shape == second.shape and _places(one, other, first, second) is None:
+                raise NeedsTorch
+        stack.pop_all()
+        return one, other
+
+
+def compare(a: Side, b: Side, one: Entry, other: Entry, _: Any, *, brief: bool) -> Any:
+    """Compare two tensors of one shape and dtype, and return how they differ. `brief` stops at the first difference."""
+    places = _places(a, b, one, other)
+    if places is None:
+        raise NeedsTorch
+    return elements.compare(*places, one, brief=brief)
+
+
+def _places(a: Side, b: Side, one: Entry, other: Entry) -> tuple[elements.Place, elements.Place] | None:
+    if one.dtype != other.dtype or one.dtype not in elements.FORMATS:
+        return None
+    places = a.place(one), b.place(other)
+    return None if places[0] is None or places[1] is None else (places[0], places[1])
+
+
+def _plain(path: str) -> Side:
+    """Return a checkpoint whose file names only what zerocopy itself makes."""
+    try:
+        located = model_folder.located(path) if "\0" not in path else ""
+        if not isinstance(located, str) or not os.path.isfile(located):  # noqa: PTH113
+            raise NeedsTorch
+        with contextlib.closing(OpenFile(located)) as file:
+            before, contents = _state(located), contents_of(located)
+            side = Side(contents.entries, {contents.container}, lambda: _values(contents))
+            if _state(located) == before == _state(file.descriptor) and _is_plain(file, contents):
+                return side
+    except (Trouble, Error, OSError, UnpicklingError):
+        pass
+    raise NeedsTorch
+
+
+def _state(file: str | int) -> tuple[int, ...]:
+    status = os.stat(file)  # noqa: PTH116  a descriptor too
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _is_plain(file: OpenFile, contents: Contents) -> bool:
+    """Return whether a file names only what zerocopy itself makes, in the order of bytes of this machine."""
+    if contents.container not in _FORMATS:
+        return False
+    facts = _core.examine(file.descriptor, file.path, pickles.MAX_GLOBALS)
+    if any(facts[kind] for kind in ("foreign", "called", "created", "changed", "odd", "big_endian")):
+        return False
+    names = [entry.name for entry in contents.entries] + [value.name for value in contents.values]
+    return (
+        facts["attributes"] in ([], _METADATA)
+        and len(set(names)) == len(names)
+        and not any(entry.made_by or entry.inside for entry in contents.entries)
+    )
+
+
+def _values(contents: Contents) -> dict[str, Any]:
+    """Return the values that are not tensors; NeedsTorch if one is not known without loading the file."""
+    return contents.metadata | {value.name: _value_of(value) for value in contents.values}
+
+
+def _value_of(value: Value) -> Any:
+    if value.kind in _EMPTY and value.value == 0:
+        return _EMPTY[value.kind]
+    text = str(value.value)
+    # Longer values are cut, and bytes that are not text look like the backslashes of others.
+    is_whole = value.kind == "None" or (
+        value.value is not None and len(text) < _MAX_TEXT and "\\" not in text
+    )
+    if value.kind not in _ATOMS or not is_whole:
+        raise NeedsTorch
+    return value.value
