@@ -117,9 +117,8 @@ def _damage(paths: list[str]) -> list[str]:
     """Return what ``zerocopy verify`` says of the sources that are damaged."""
     from zerocopy.cli import verify
 
-    return [
-        line for report in verify.reports_on(paths) if report.code == runner.BAD for line in report.lines()
-    ]
+    reports = reading.reports(paths, verify.Verifier())
+    return [line for report in reports if report.code == runner.BAD for line in report.lines()]
 
 
 def _convert(options: argparse.Namespace, dtype: Any) -> None:

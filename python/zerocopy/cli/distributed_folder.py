@@ -6,17 +6,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from functools import partial
-from pathlib import Path
+from collections.abc import Iterator
 from pickle import UnpicklingError
 from typing import NamedTuple
 
 from zerocopy import _core
 from zerocopy.catalogue.files import FilePart, OpenFile
-from zerocopy.cli import reading
-from zerocopy.cli.output import escaped, listed
-from zerocopy.cli.reading import Report
+from zerocopy.cli.output import listed
 from zerocopy.cli.runner import Trouble
 from zerocopy.errors import Error, FormatError
 from zerocopy.loading.formats import dcp_metadata, model_folder
@@ -70,33 +66,7 @@ class Archive(NamedTuple):
         return self.entry if self.begin is None else f"{self.entry}{list(self.begin)}"
 
 
-def reports_on(
-    path: str,
-    of_metadata: Callable[..., Report],
-    of_data: Callable[..., Report],
-) -> Iterator[Report]:
-    """Yield the reports on the files of a folder.
-
-    Parameters
-    ----------
-    of_metadata : callable
-        Reports on ``.metadata``, given the open file and as ``fault`` the error why zerocopy does not read it, or None.
-    of_data : callable
-        Reports on a data file, given the open file and as ``archives`` what is in it, in the order of the file.
-    """
-    files, fault = _archives_by_file(path)
-    yield reading.report_of(str(Path(path, ".metadata")), partial(of_metadata, fault=fault))
-    if fault is not None:
-        return
-    there = {name for name in files if os.path.lexists(os.path.join(path, name))}  # noqa: PTH118  of a million
-    for name in sorted({*there, *(file.name for file in Path(path).glob("*.distcp"))}):
-        archives = sorted(files.get(name, ()), key=lambda archive: (archive.offset, archive.size))
-        yield reading.report_of(str(Path(path, name)), partial(of_data, archives=archives))
-    if missing := [escaped(name) for name in files if name not in there]:
-        yield reading.TroubleReport(path, f"files that .metadata refers to do not exist: {listed(missing)}")
-
-
-def _archives_by_file(path: str) -> tuple[dict[str, list[Archive]], Exception | None]:
+def archives_by_file(path: str) -> tuple[dict[str, list[Archive]], Exception | None]:
     """Return the archives of each file of a folder, or the error why zerocopy does not read ``.metadata``."""
     try:
         folder = dcp_metadata.folder_of(path)

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import abc
 import argparse
 import contextlib
+import dataclasses
+import functools
 import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from zerocopy.catalogue.contents import Contents, contents_of
 from zerocopy.catalogue.files import OpenFile
-from zerocopy.cli import output
+from zerocopy.cli import distributed_folder, output
+from zerocopy.cli.distributed_folder import Archive
 from zerocopy.cli.runner import BAD, FINE, TROUBLE, Trouble, head
 from zerocopy.errors import Error
 from zerocopy.loading.formats import model_folder, shard_index
 
 _MAX_MESSAGE = 1000
+_TROUBLE = "trouble"
 
 EXIT_CODES = """
 exit codes:
@@ -29,24 +36,6 @@ Of several files the highest counts. 130 after an interrupt.
 """
 
 
-class Report(Protocol):
-    """The result of a command for one file, a named tuple."""
-
-    @property
-    def _replace(self) -> Callable[..., Any]:
-        """Returns it with other fields."""
-
-    @property
-    def code(self) -> int:
-        """The exit code for this file."""
-
-    def lines(self) -> Iterator[str]:
-        """Yield what to print."""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return what ``--json`` prints."""
-
-
 class Reason(NamedTuple):
     """Why a file is not fine."""
 
@@ -54,57 +43,70 @@ class Reason(NamedTuple):
     text: str
 
 
-class Findings(Protocol):
-    """The facts about a readable file that all commands report."""
+@dataclass(frozen=True)
+class Report:
+    """What a command found out about one file.
 
-    @property
-    def path(self) -> str:
-        """The file, as it was given."""
-
-    @property
-    def container(self) -> str:
-        """Its format."""
-
-    @property
-    def reasons(self) -> list[Reason]:
-        """Why it is not fine; none if it is."""
-
-    @property
-    def notes(self) -> list[str]:
-        """Further remarks."""
-
-
-def code_of(findings: Findings) -> int:
-    """Return the exit code for a file."""
-    return BAD if findings.reasons else FINE
-
-
-def json_of(findings: Findings, verdicts: Sequence[str]) -> dict[str, Any]:
-    """Return what ``--json`` prints of a file first."""
-    return {
-        "path": findings.path,
-        "verdict": verdicts[code_of(findings)],
-        "container": findings.container,
-        "reasons": [reason._asdict() for reason in findings.reasons],
-        "notes": findings.notes,
-    }
-
-
-class TroubleReport(NamedTuple):
-    """The report on a file that is trouble."""
+    Attributes
+    ----------
+    path : str
+        The file, as it was given.
+    container : str or None
+        Its format; None of a file that could not be read.
+    reasons : list of Reason
+        Why it is not fine; none if it is.
+    notes : list of str
+        Further remarks.
+    """
 
     path: str
-    why: str
-    code: int = TROUBLE
+    container: str | None
+    reasons: list[Reason]
+    notes: list[str]
+
+    @property
+    def code(self) -> int:
+        """The exit code for this file."""
+        if not self.reasons:
+            return FINE
+        return TROUBLE if self.reasons[0].kind == _TROUBLE else BAD
 
     def lines(self) -> Iterator[str]:
-        """Yield nothing: trouble goes to standard error."""
+        """Yield what to print; of trouble nothing, which goes to standard error."""
         yield from ()
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the same shape as other reports, up to the reasons."""
-        reasons = [Reason("trouble", self.why)._asdict()]
-        return {"path": self.path, "verdict": "trouble", "container": None, "reasons": reasons}
+    def as_json(self, verdicts: Sequence[str]) -> dict[str, Any]:
+        """Return what ``--json`` prints."""
+        return {
+            "path": self.path,
+            "verdict": [*verdicts, _TROUBLE][self.code],
+            "container": self.container,
+            "reasons": [reason._asdict() for reason in self.reasons],
+            "notes": self.notes,
+        }
+
+
+class Examiner(abc.ABC):
+    """What a command does with the files that paths lead to."""
+
+    #: The words for a file that is fine, and for one that is not.
+    verdicts: tuple[str, str]
+
+    @abc.abstractmethod
+    def file(self, file: OpenFile) -> Report:
+        """Examine a file."""
+
+    @abc.abstractmethod
+    def metadata(self, file: OpenFile, fault: Exception | None) -> Report:
+        """Examine ``.metadata`` of a folder. `fault` is the error why zerocopy does not read it."""
+
+    @abc.abstractmethod
+    def archives(self, file: OpenFile, archives: list[Archive]) -> Report:
+        """Examine a data file of a folder, and what lies in it, in the order of the file."""
+
+    def index(self, index: shard_index.Index) -> Iterator[Report]:
+        """Yield reports on an index beside those on its shards."""
+        yield from ()
 
 
 @contextlib.contextmanager
@@ -180,62 +182,59 @@ def _located(path: str) -> Any:
         raise Trouble(output.printable(str(error).removeprefix(f"{path}: "), _MAX_MESSAGE)) from None
 
 
-ExamineIndex = Callable[[shard_index.Index], Iterator[Report]]
-
-
-def report_on(
-    command: str,
-    options: argparse.Namespace,
-    examine: Callable[[OpenFile], Report],
-    examine_folder: Callable[[str], Iterator[Report]],
-    verdicts: Sequence[str],
-    examine_index: ExamineIndex | None = None,
-) -> int:
-    """Examine every file and print what was found. Returns the exit code, the highest of all files.
-
-    `examine_folder` yields the reports on a folder of ``torch.distributed.checkpoint``, and `examine_index` those on an
-    index beside its shards.
-    """
+def report_on(command: str, options: argparse.Namespace, examiner: Examiner) -> int:
+    """Examine every file and print what was found. Returns the exit code, the highest of all files."""
     found: list[Report] = []
-    for report in reports(options.files, examine, examine_folder, examine_index):
+    for report in reports(options.files, examiner):
         found.append(report)
-        if isinstance(report, TroubleReport):
-            output.print_error(f"zerocopy {command}: {output.named(report.path)}: {report.why}")
+        if report.code == TROUBLE:
+            why = report.reasons[0].text
+            output.print_error(f"zerocopy {command}: {output.named(report.path)}: {why}")
         if not options.json:
             output.say(report.lines())
     code = max((report.code for report in found), default=FINE)  # an index may have no shards
     if options.json:
-        files = [report.as_json() for report in found]
-        output.say_json({**head(command), "verdict": [*verdicts, "trouble"][code], "files": files})
+        verdict = [*examiner.verdicts, _TROUBLE][code]
+        files = [report.as_json(examiner.verdicts) for report in found]
+        output.say_json({**head(command), "verdict": verdict, "files": files})
     return code
 
 
-def reports(
-    paths: Sequence[str],
-    examine: Callable[[OpenFile], Report],
-    examine_folder: Callable[[str], Iterator[Report]],
-    examine_index: ExamineIndex | None = None,
-) -> Iterator[Report]:
+def reports(paths: Sequence[str], examiner: Examiner) -> Iterator[Report]:
     """Yield the reports on the files that paths lead to."""
     for path in paths:
         try:
             if model_folder.is_distributed(path):
-                yield from examine_folder(path)
-                continue
-            if path == "-":
+                yield from _of_folder(path, examiner)
+            elif path == "-":
                 with standard_input(path) as file:
-                    yield report_of(file, examine)._replace(path=path)
-                continue
-            found = _located(path)
-            for file in model_folder.files_of(found):
-                yield report_of(file, examine)
-            if examine_index is not None and isinstance(found, shard_index.Index):
-                yield from examine_index(found)
+                    yield dataclasses.replace(_report_of(file, examiner.file), path=path)
+            else:
+                found = _located(path)
+                for file in model_folder.files_of(found):
+                    yield _report_of(file, examiner.file)
+                if isinstance(found, shard_index.Index):
+                    yield from examiner.index(found)
         except (OSError, Trouble, MemoryError) as error:
             yield _trouble(path, error)
 
 
-def report_of(path: str, examine: Callable[[OpenFile], Report]) -> Report:
+def _of_folder(path: str, examiner: Examiner) -> Iterator[Report]:
+    """Yield the reports on the files of a folder of ``torch.distributed.checkpoint``."""
+    files, fault = distributed_folder.archives_by_file(path)
+    yield _report_of(str(Path(path, ".metadata")), lambda file: examiner.metadata(file, fault))
+    if fault is not None:
+        return
+    there = {name for name in files if os.path.lexists(os.path.join(path, name))}  # noqa: PTH118  of a million
+    for name in sorted({*there, *(file.name for file in Path(path).glob("*.distcp"))}):
+        held = sorted(files.get(name, ()), key=lambda archive: (archive.offset, archive.size))
+        yield _report_of(str(Path(path, name)), functools.partial(examiner.archives, archives=held))
+    if missing := [output.escaped(name) for name in files if name not in there]:
+        why = f"files that .metadata refers to do not exist: {output.listed(missing)}"
+        yield _trouble(path, Trouble(why))
+
+
+def _report_of(path: str, examine: Callable[[OpenFile], Report]) -> Report:
     """Return the report on a file, also on one that is trouble."""
     try:
         with contextlib.closing(OpenFile(path)) as file:
@@ -244,7 +243,9 @@ def report_of(path: str, examine: Callable[[OpenFile], Report]) -> Report:
         return _trouble(path, error)
 
 
-def _trouble(path: str, error: OSError | Trouble | MemoryError) -> TroubleReport:
+def _trouble(path: str, error: OSError | Trouble | MemoryError) -> Report:
     if isinstance(error, OSError):
-        return TroubleReport(path, error.strerror or type(error).__name__)
-    return TroubleReport(path, str(error) if isinstance(error, Trouble) else "out of memory")
+        why = error.strerror or type(error).__name__
+    else:
+        why = str(error) if isinstance(error, Trouble) else "out of memory"
+    return Report(path, None, [Reason(_TROUBLE, why)], [])

@@ -9,9 +9,10 @@ from __future__ import annotations
 import argparse
 import itertools
 import pickletools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pickle import UnpicklingError
-from typing import Any, NamedTuple
+from typing import Any
 
 from zerocopy import _core
 from zerocopy.catalogue import layout
@@ -20,7 +21,7 @@ from zerocopy.cli import distributed_folder, pickles, policy, reading
 from zerocopy.cli.distributed_folder import Archive
 from zerocopy.cli.output import escaped, listed
 from zerocopy.cli.pickles import Global, Pickle
-from zerocopy.cli.reading import Reason
+from zerocopy.cli.reading import Reason, Report
 from zerocopy.errors import Error
 from zerocopy.loading.objects.global_names import Name, printable
 
@@ -44,7 +45,6 @@ example:
 """
 )
 
-_VERDICTS = ("safe", "unsafe")
 _MAX_PICKLES = 1000
 _MAX_SHOWN = 200  # globals of a pickle that are printed
 _MAX_REASON_LENGTH = 1000
@@ -67,24 +67,16 @@ _OF_INTEREST = {
 _OPCODE_NAMES = {ord(opcode.code): opcode.name for opcode in pickletools.opcodes}
 
 
-class Scan(NamedTuple):
+@dataclass(frozen=True)
+class Scan(Report):
     """The findings of ``scan`` for one file."""
 
-    path: str
-    container: str
-    reasons: list[Reason]
-    notes: list[str]
     found: list[Pickle]
     more_pickles: bool
 
-    @property
-    def code(self) -> int:
-        """The exit code for this file."""
-        return reading.code_of(self)
-
     def lines(self) -> Iterator[str]:
         """Yield a report of the file."""
-        yield f"{escaped(self.path)}: {_VERDICTS[self.code]} ({self.container})"
+        yield f"{escaped(self.path)}: {Scanner.verdicts[self.code]} ({self.container})"
         for reason in self.reasons:
             yield f"  {reason.text}"
         for note in self.notes:
@@ -94,9 +86,9 @@ class Scan(NamedTuple):
         if self.more_pickles:
             yield f"  more pickles, which were not listed: {_MAX_PICKLES} are"
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self, verdicts: Sequence[str]) -> dict[str, Any]:
         """Return the same for programs."""
-        return reading.json_of(self, _VERDICTS) | {
+        return super().as_json(verdicts) | {
             "pickles": [_json_of(found) for found in self.found],
             "more_pickles": self.more_pickles,
         }
@@ -109,17 +101,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Scan the files, and return the exit code."""
-    return reading.report_on("scan", options, examine, examine_folder, _VERDICTS)
+    return reading.report_on("scan", options, Scanner())
 
 
-def examine_folder(path: str) -> Iterator[reading.Report]:
-    """Scan the files of a folder of ``torch.distributed.checkpoint``."""
-    return distributed_folder.reports_on(path, _examine_metadata, _examine_archives)
+class Scanner(reading.Examiner):
+    """Scans files."""
 
+    verdicts = ("safe", "unsafe")
 
-def examine(file: OpenFile) -> Scan:
-    """Scan a file."""
-    return _examine(file, layout.container_of(file), _MAX_PICKLES)
+    def file(self, file: OpenFile) -> Scan:
+        """Scan a file."""
+        return _examine(file, layout.container_of(file), _MAX_PICKLES)
+
+    def archives(self, file: OpenFile, archives: list[Archive]) -> Scan:
+        """Scan each archive that ``.metadata`` finds in a data file as a file of its own."""
+        return _examine_archives(file, archives)
+
+    def metadata(self, file: OpenFile, fault: Exception | None) -> Scan:
+        """Scan ``.metadata``: torch unpickles the file, and lets it name and call anything."""
+        return _examine_metadata(file, fault)
 
 
 def _examine(file: OpenFile, container: str, most: int) -> Scan:
@@ -142,7 +142,6 @@ def _examine(file: OpenFile, container: str, most: int) -> Scan:
 
 
 def _examine_archives(file: OpenFile, archives: list[Archive]) -> Scan:
-    """Scan each archive that ``.metadata`` finds in a data file as a file of its own."""
     faults: dict[str, list[str]] = {}
     found: list[Pickle] = []
     more_pickles = False
@@ -163,7 +162,6 @@ def _examine_archives(file: OpenFile, archives: list[Archive]) -> Scan:
 
 
 def _examine_metadata(file: OpenFile, fault: Exception | None) -> Scan:
-    """Scan ``.metadata``: torch unpickles the file, and lets it name and call anything."""
     own = distributed_folder.GLOBALS
     reasons = [_structure(fault)] if fault else []
     found = [

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass
 from pickle import UnpicklingError
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from zerocopy import _core
 from zerocopy.catalogue import contents, layout
@@ -44,36 +44,28 @@ example:
 """
 )
 
-_VERDICTS = ("fine", "damaged")
 _MAX_REASON_LENGTH = 1000
 _MAX_NAMED = 1000  # damaged records in a report
 
 _EXAMINED = ("zip", "legacy", "safetensors", "hdf5")
 _NOT_TORCHS = ("safetensors", "hdf5")
 _NOT_COMPARED = "not compared: --compare does not take folders of torch.distributed.checkpoint"
+_UNCHECKED = "whose bytes are which storage's was not checked"
 _NO_CHECKSUMS = {"hdf5": "data that are not packed have no checksums in this format"}
 
 
-class Verification(NamedTuple):
+@dataclass(frozen=True)
+class Verification(Report):
     """The findings of ``verify`` for one file."""
 
-    path: str
-    container: str
     size: int
     sha256: str
-    reasons: list[Reason]
-    notes: list[str]
     records: list[Checked]
     with_records: bool
 
-    @property
-    def code(self) -> int:
-        """The exit code for this file."""
-        return reading.code_of(self)
-
     def lines(self) -> Iterator[str]:
         """Yield a report of the file."""
-        yield f"{escaped(self.path)}: {_VERDICTS[self.code]} ({self.container}, {self.size} bytes)"
+        yield f"{escaped(self.path)}: {Verifier.verdicts[self.code]} ({self.container}, {self.size} bytes)"
         yield f"  sha256 {self.sha256}"
         for reason in self.reasons:
             yield f"  {reason.kind}: {reason.text}"
@@ -83,10 +75,10 @@ class Verification(NamedTuple):
             crc = f"{one.crc:08x}" if one.sha256 else "-" * 8
             yield f"  {one.sha256 or '-' * 64}  {crc}  {one.state:<11}  {escaped(one.record.title)}"
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self, verdicts: Sequence[str]) -> dict[str, Any]:
         """Return the same for programs."""
         shown = self.records if self.with_records else []
-        return reading.json_of(self, _VERDICTS) | {
+        return super().as_json(verdicts) | {
             "size": self.size,
             "sha256": self.sha256,
             "records": [_json_of(one) for one in shown],
@@ -107,165 +99,158 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Verify the files, and return the exit code."""
-    return reading.report_on(
-        "verify",
-        options,
-        *_examiners(with_records=options.records, compare=options.compare),
-        _VERDICTS,
-        _examine_index,
-    )
+    return reading.report_on("verify", options, Verifier(options.records, options.compare))
 
 
-def reports_on(paths: list[str]) -> Iterator[Report]:
-    """Verify the files that paths lead to."""
-    return reading.reports(paths, *_examiners(with_records=False, compare=False), _examine_index)
+class Verifier(reading.Examiner):
+    """Verifies files.
+
+    Parameters
+    ----------
+    with_records : bool
+        Hash and list every record.
+    compare : bool
+        Compare what ``torch.load`` and ``zerocopy.load`` make of a file.
+    """
+
+    verdicts = ("fine", "damaged")
+
+    def __init__(self, with_records: bool = False, compare: bool = False) -> None:
+        self._with_records, self._compare = with_records, compare
+
+    def file(self, file: OpenFile) -> Verification:
+        """Verify a file."""
+        container = layout.container_of(file)
+        layout.require_listed(container)
+        reasons: list[Reason] = []
+        notes: list[str] = []
+        facts: dict[str, Any] = {"container": container, "storages": [], "behind": 0}
+        records: list[Record] = []
+        try:
+            listing = None
+            if container == "hdf5":
+                listing = layout.listing_of(file)
+                notes += _not_read(listing)
+                records = [one.record for one in layout.datasets_of(listing) if not one.refusal]
+            elif container == "zip":
+                records = layout.records_of(file)
+            if container in _EXAMINED:
+                facts = _core.examine(file.descriptor, file.path, 0, listing, stubs=True)
+        except FormatError as error:
+            reasons.append(_structure(error))
+            if container == "hdf5":
+                records = []  # they may overlap
+        except (Error, UnpicklingError) as error:
+            if container == "zip" and not records:
+                raise _unreadable(error) from None
+            notes.append(f"{_UNCHECKED}: {_shown(error)}")
+        storages = facts["storages"]
+        if container in ("legacy", "safetensors"):
+            placed = {one.offset: one for one in storages if one.size}.values()
+            records = [
+                Record(one.key, one.offset, one.stored_size, one.is_deflated, one.size, None)
+                for one in placed
+            ]
+        if facts["behind"]:
+            notes.append(f"{facts['behind']} bytes follow the checkpoint, which nothing reads")
+        if container != "zip":
+            notes.append(_NO_CHECKSUMS.get(container, "this format has no checksums"))
+        bools = {one.offset for one in storages if one.dtype == "bool"}
+        found = self._read(file, facts["container"], reasons, notes, records, bools)
+        sparse = [one for one in found.records if not one.sha256 and not one.fault]
+        if self._with_records and sparse:
+            notes.append(f"not hashed, since hardly anything of it is written: {listed(map(_title, sparse))}")
+        if self._compare and container in _NOT_TORCHS:
+            notes.append(f"not compared: torch.load reads no {container}")
+        elif self._compare and not reasons:
+            from zerocopy.cli import comparison  # which needs torch
+
+            # torch fills the storages of a legacy file only when it has all of them: nothing can stand in for them
+            in_place = storages if container != "legacy" else ()
+            extents = [(one.key, one.offset, one.stored_size, one.is_deflated) for one in in_place]
+            if differs := comparison.difference(file.path, extents):
+                reasons.append(Reason("difference", differs))
+            else:
+                notes.append("equal to what torch.load gives, bit for bit")
+        return found
+
+    def archives(self, file: OpenFile, archives: list[Archive]) -> Verification:
+        """Verify a data file of a folder: each archive that ``.metadata`` finds there, and every byte."""
+        records: list[Record] = []
+        bools: set[int] = set()
+        faults, unchecked = [], []
+        for archive, part, fault in distributed_folder.parts_of(file, archives):
+            begin, name, found = archive.offset, archive.name, None
+            try:
+                if fault is not None:
+                    raise fault
+                found = layout.records_of(part)
+                records += (one._replace(offset=begin + one.offset, archive=name) for one in found)
+                facts = _core.examine(part.descriptor, part.path, 0, None, part.part)
+                bools |= {begin + one.offset for one in facts["storages"] if one.dtype == "bool"}
+            except FormatError as error:
+                faults.append(f"{escaped(name)}: {_shown(error)}")
+            except (Error, UnpicklingError) as error:
+                if fault is None and found is None:
+                    raise _unreadable(error, f"{name}: ") from None
+                unchecked.append(f"{escaped(name)}: {_shown(error)}")
+        reasons = [Reason("structure", listed(faults))] if faults else []
+        notes = [f"{_UNCHECKED}: {listed(unchecked)}"] if unchecked else []
+        verified = self._read(file, "distributed", reasons, notes, records, bools)
+        notes += [*distributed_folder.notes(file, archives), *[_NOT_COMPARED] * self._compare]
+        return verified
+
+    def metadata(self, file: OpenFile, fault: Exception | None) -> Verification:
+        """Verify ``.metadata``: its bytes have no checksums."""
+        if fault is not None and not isinstance(fault, FormatError):
+            raise runner.Trouble(_shown(fault))
+        notes = ["this format has no checksums", *[_NOT_COMPARED] * self._compare]
+        return self._read(file, "pickle", [_structure(fault)] if fault else [], notes)
+
+    def index(self, index: shard_index.Index) -> Iterator[Report]:
+        """Report on an index that does not agree with its shards."""
+        try:
+            faults = contents.contents_of(index.name, strict=False).faults
+        except (OSError, runner.Trouble):  # The report on that shard says why.
+            return
+        if faults:
+            with contextlib.closing(OpenFile(index.name)) as file:
+                yield self._read(file, "index", [_structure("; ".join(faults))], [])
+
+    def _read(
+        self,
+        file: OpenFile,
+        container: str,
+        reasons: list[Reason],
+        notes: list[str],
+        records: Sequence[Record] = (),
+        bools: Container[int] = (),
+    ) -> Verification:
+        """Read a file whole, and add to reasons and notes. `bools` are the offsets of bool storages."""
+        progress = Progress(f"zerocopy verify: {escaped(file.path)}:", file.size)
+        try:
+            sound = [record for record in records if not record.fault]
+            sha256, checked = integrity.check(
+                file, sound, hashed=self._with_records, bools=bools, progress=progress
+            )
+        finally:
+            progress.end()
+        reasons += _damage(checked)
+        notes += _notes(checked)
+        with_records = self._with_records and bool(checked)
+        return Verification(file.path, container, reasons, notes, file.size, sha256, checked, with_records)
 
 
-def _examiners(
-    *, with_records: bool, compare: bool
-) -> tuple[Callable[[OpenFile], Report], Callable[[str], Iterator[Report]]]:
-    """Return what verifies a file, and what verifies a folder."""
-    folder = functools.partial(
-        distributed_folder.reports_on,
-        of_metadata=functools.partial(_examine_metadata, compare=compare),
-        of_data=functools.partial(_examine_archives, with_records=with_records, compare=compare),
-    )
-    return functools.partial(examine, with_records=with_records, compare=compare), folder
+def _shown(error: object) -> str:
+    return escaped(str(error), _MAX_REASON_LENGTH)
 
 
-def examine(file: OpenFile, *, with_records: bool = False, compare: bool = False) -> Verification:
-    """Verify a file."""
-    container = layout.container_of(file)
-    layout.require_listed(container)
-    reasons: list[Reason] = []
-    notes: list[str] = []
-    facts: dict[str, Any] = {"container": container, "storages": [], "behind": 0}
-    records: list[Record] = []
-    try:
-        listing = None
-        if container == "hdf5":
-            listing = layout.listing_of(file)
-            notes += _not_read(listing)
-            records = [one.record for one in layout.datasets_of(listing) if not one.refusal]
-        elif container == "zip":
-            records = layout.records_of(file)
-        if container in _EXAMINED:
-            facts = _core.examine(file.descriptor, file.path, 0, listing, stubs=True)
-    except FormatError as error:
-        reasons.append(Reason("structure", escaped(str(error), _MAX_REASON_LENGTH)))
-        if container == "hdf5":
-            records = []  # they may overlap
-    except (Error, UnpicklingError) as error:
-        if container == "zip" and not records:
-            raise _unreadable(error) from None
-        notes.append(
-            f"whose bytes are which storage's was not checked: {escaped(str(error), _MAX_REASON_LENGTH)}"
-        )
-    storages = [
-        (one.dtype, Record(one.key, one.offset, one.stored_size, one.is_deflated, one.size, None))
-        for one in facts["storages"]
-    ]
-    if container in ("legacy", "safetensors"):
-        records = list({record.offset: record for _, record in storages if record.size}.values())
-    if facts["behind"]:
-        notes.append(f"{facts['behind']} bytes follow the checkpoint, which nothing reads")
-    if container != "zip":
-        notes.append(_NO_CHECKSUMS.get(container, "this format has no checksums"))
-
-    bools = {record.offset for dtype, record in storages if dtype == "bool"}
-    sha256, checked = _check(file, records, bools, with_records)
-    reasons += _damage(checked)
-    notes += _notes(checked)
-    if with_records and (sparse := [one for one in checked if not one.sha256 and not one.fault]):
-        notes.append(f"not hashed, since hardly anything of it is written: {listed(map(_title, sparse))}")
-    if compare and container in _NOT_TORCHS:
-        notes.append(f"not compared: torch.load reads no {container}")
-    elif compare and not reasons:
-        from zerocopy.cli import comparison  # which needs torch
-
-        # torch fills the storages of a legacy file only when it has all of them: nothing can stand in for them
-        extents = (
-            []
-            if container == "legacy"
-            else [(r.name, r.offset, r.stored_size, r.deflated) for _, r in storages]
-        )
-        if found := comparison.difference(file.path, extents):
-            reasons.append(Reason("difference", found))
-        else:
-            notes.append("equal to what torch.load gives, bit for bit")
-    kind = facts["container"]
-    return Verification(file.path, kind, file.size, sha256, reasons, notes, checked, with_records)
+def _structure(error: object) -> Reason:
+    return Reason("structure", _shown(error))
 
 
 def _unreadable(error: Exception, place: str = "") -> runner.Trouble:
-    return runner.Trouble(f"no checksum was compared: {escaped(f'{place}{error}', _MAX_REASON_LENGTH)}")
-
-
-def _check(
-    file: OpenFile, records: list[Record], bools: set[int], with_records: bool
-) -> tuple[str, list[Checked]]:
-    """Return the hash of a file, and what is in its records. `bools` are offsets of storages."""
-    progress = Progress(f"zerocopy verify: {escaped(file.path)}:", file.size)
-    try:
-        sound = [record for record in records if not record.fault]
-        return integrity.check(file, sound, hashed=with_records, bools=bools, progress=progress)
-    finally:
-        progress.end()
-
-
-def _examine_archives(
-    file: OpenFile, archives: list[Archive], *, with_records: bool, compare: bool
-) -> Verification:
-    """Verify a data file of a folder: each archive that ``.metadata`` finds there, and every byte."""
-    records: list[Record] = []
-    bools: set[int] = set()
-    faults, unchecked = [], []
-    for archive, part, fault in distributed_folder.parts_of(file, archives):
-        found = None
-        try:
-            if fault is not None:
-                raise fault
-            found = layout.records_of(part)
-            records += (
-                one._replace(offset=archive.offset + one.offset, archive=archive.name) for one in found
-            )
-            facts = _core.examine(part.descriptor, part.path, 0, None, part.part)
-            bools |= {archive.offset + one.offset for one in facts["storages"] if one.dtype == "bool"}
-        except FormatError as error:
-            faults.append(f"{escaped(archive.name)}: {escaped(str(error), _MAX_REASON_LENGTH)}")
-        except (Error, UnpicklingError) as error:
-            if fault is None and found is None:
-                raise _unreadable(error, f"{archive.name}: ") from None
-            unchecked.append(f"{escaped(archive.name)}: {escaped(str(error), _MAX_REASON_LENGTH)}")
-    sha256, checked = _check(file, records, bools, with_records)
-    reasons = [Reason("structure", listed(faults))] if faults else []
-    notes = [f"whose bytes are which storage's was not checked: {listed(unchecked)}"] if unchecked else []
-    notes += [*_notes(checked), *distributed_folder.notes(file, archives), *[_NOT_COMPARED] * compare]
-    reasons += _damage(checked)
-    return Verification(file.path, "distributed", file.size, sha256, reasons, notes, checked, with_records)
-
-
-def _examine_metadata(file: OpenFile, fault: Exception | None, *, compare: bool) -> Verification:
-    """Verify ``.metadata``: its bytes have no checksums."""
-    if fault is not None and not isinstance(fault, FormatError):
-        raise runner.Trouble(escaped(str(fault), _MAX_REASON_LENGTH))
-    reasons = [Reason("structure", escaped(str(fault), _MAX_REASON_LENGTH))] if fault else []
-    sha256, _ = _check(file, [], set(), False)
-    notes = ["this format has no checksums", *[_NOT_COMPARED] * compare]
-    return Verification(file.path, "pickle", file.size, sha256, reasons, notes, [], False)
-
-
-def _examine_index(index: shard_index.Index) -> Iterator[Report]:
-    """Report on an index that does not agree with its shards."""
-    try:
-        faults = contents.contents_of(index.name, strict=False).faults
-    except (OSError, runner.Trouble):  # The report on that shard says why.
-        return
-    if faults:
-        reason = Reason("structure", escaped("; ".join(faults), _MAX_REASON_LENGTH))
-        with contextlib.closing(OpenFile(index.name)) as file:
-            sha256, _ = _check(file, [], set(), False)
-            yield Verification(index.name, "index", file.size, sha256, [reason], [], [], False)
+    return runner.Trouble(f"no checksum was compared: {_shown(f'{place}{error}')}")
 
 
 def _damage(checked: list[Checked]) -> Iterator[Reason]:
