@@ -43,11 +43,13 @@ fitted to the larger half.
 
 
 def runs() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the name and the content of each run that is kept."""
-    for path in sorted(RESULTS.glob("*.json")):
-        content = json.loads(path.read_text())
+    """Yield the name and content of each run that is kept. A suite that has a run of its own is in no other."""
+    found = {path.stem: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))}
+    for name, content in found.items():
         if "lines" in content:
-            yield path.stem, content
+            others = found.keys() - {name}
+            lines = [line for line in content["lines"] if line["case"].partition("/")[0] not in others]
+            yield name, content | {"lines": lines}
 
 
 def text() -> str:
@@ -94,7 +96,7 @@ def _section(name: str, content: dict[str, Any]) -> str:
             "",
             f"![Ratios of {name}](images/results-{name}.svg)",
             "",
-            *_table(("case", "peer", *_columns(lines)), _times_by_case(lines)),
+            *_times(lines),
             *_titled("Other quantities", ("case", "column", "zerocopy", "peer"), _quantities(lines)),
         ]
     )
@@ -117,31 +119,22 @@ def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
     return [*(f"| {' | '.join(row)} |" for row in cells), ""]
 
 
-def _columns(lines: list[Line]) -> tuple[str, ...]:
-    found = {line["column"] for line in lines}
-    return tuple(column for column in _TIMED if column in found)
-
-
-def _times_by_case(lines: list[Line]) -> list[tuple[str, ...]]:
-    """Return a row for each case, with all of its timed columns side by side."""
-    columns = _columns(lines)
+def _times(lines: list[Line]) -> list[str]:
+    """Return a table for the cases of the same timed columns, with these side by side."""
     cases: dict[str, dict[str, Line]] = {}
     for line in lines:
-        if line["column"] in columns:
+        if line["column"] in _TIMED:
             cases.setdefault(line["case"], {})[line["column"]] = line
-    return [
-        (
-            f"`{case}`",
-            next(iter(found.values()))["peer_side"] or "",
-            *(_time(found.get(column)) for column in columns),
-        )
-        for case, found in cases.items()
-    ]
+    tables: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+    for case, found in cases.items():
+        columns = tuple(column for column in _TIMED if column in found)
+        peer = next(iter(found.values()))["peer_side"] or ""
+        row = f"`{case}`", peer, *(_time(found[column]) for column in columns)
+        tables.setdefault(columns, []).append(row)
+    return [line for columns, rows in tables.items() for line in _table(("case", "peer", *columns), rows)]
 
 
-def _time(line: Line | None) -> str:
-    if line is None:
-        return ""
+def _time(line: Line) -> str:
     ours = quantity(line["ours"], line["unit"])
     return f"{ours}, {times(line['ratio'])}" if line["ratio"] else ours
 
