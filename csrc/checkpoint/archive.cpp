@@ -39,4 +39,11 @@ ParsedCheckpoint read_checkpoint(Archive& archive, bool stubs) {
   return {std::move(document), std::move(records)};
 }
 
+ParsedCheckpoint list_checkpoint(Archive& archive, bool stubs) {
+  if (!archive.content().source()->is_far()) return read_checkpoint(archive, stubs);
+  Document document = archive.document(stubs);
+  std::vector<Record> records = archive.found_records(storage_requests(document)).listed();
+  return {std::move(document), std::move(records)};
+}
+
 }  // namespace zerocopy

@@ -96,4 +96,7 @@ struct ParsedCheckpoint {
 // Reads both, and checks every record. `stubs` is that of document().
 ParsedCheckpoint read_checkpoint(Archive& archive, bool stubs = false);
 
+// As read_checkpoint(), for those who read no storage: of a far source the offsets of records stay unknown.
+ParsedCheckpoint list_checkpoint(Archive& archive, bool stubs);
+
 }  // namespace zerocopy

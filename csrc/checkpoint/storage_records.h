@@ -37,6 +37,13 @@ class StorageRecords {
     return found;
   }
 
+  // Returns the record of each storage without reading anything: offsets may be unknown.
+  std::vector<Record> listed() const {
+    std::vector<Record> found = records_;
+    for (const std::size_t entry : entries_) found.push_back(zip_->listed(entry));
+    return found;
+  }
+
   // Call this before at() is called for most storages: the disk reads the local headers together.
   void expect_all() const {
     if (zip_ != nullptr) zip_->expect_local_headers();

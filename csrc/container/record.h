@@ -46,8 +46,10 @@ class ExternalBytes {
 enum class Encoding : std::uint8_t { stored, deflated, external };
 
 struct Record {
+  static constexpr std::uint64_t kUnknown = ~std::uint64_t{0};
+
   std::string_view name;  // without the root folder; a view into the container
-  Extent extent;          // the stored bytes in the file
+  Extent extent;          // the stored bytes in the file; its offset may be unknown
   Encoding encoding = Encoding::stored;
   std::uint64_t size = 0;                   // after inflating; equals extent.size if stored
   const ExternalBytes* external = nullptr;  // set for that encoding; owned by the container

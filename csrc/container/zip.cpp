@@ -267,6 +267,14 @@ Record Zip::record(std::size_t i) const {
   }
 }
 
+Record Zip::listed(std::size_t i) const {
+  const Entry& entry = entries_[i];
+  return {relative(entry),
+          {Record::kUnknown, entry.stored_size},
+          entry.method == kMethodStored ? Encoding::stored : Encoding::deflated,
+          entry.size};
+}
+
 Record Zip::described(std::size_t i) const {
   const Entry& entry = entries_[i];
   // Reads header and name together. The array suffices for every name that torch writes.

@@ -69,6 +69,9 @@ class Zip {
   // Reads and checks the local header.
   Record record(std::size_t i) const;
 
+  // Returns the record by the directory alone: the offset of its content is unknown.
+  Record listed(std::size_t i) const;
+
  private:
   Record described(std::size_t i) const;
 

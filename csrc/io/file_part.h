@@ -32,6 +32,7 @@ class PartSource final : public Source {
     whole_->expect(ranges, part_.offset + start);
   }
   bool is_direct() const noexcept override { return whole_->is_direct(); }
+  bool is_far() const noexcept override { return whole_->is_far(); }
   bool is_cached(Extent extent) const override {
     return whole_->is_cached({part_.offset + extent.offset, extent.size});
   }

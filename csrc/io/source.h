@@ -41,6 +41,9 @@ class Source {
   // Returns whether reads bypass the page cache.
   virtual bool is_direct() const noexcept { return false; }
 
+  // Returns whether each read waits for another machine. Then only what is used is read and checked.
+  virtual bool is_far() const noexcept { return false; }
+
   // Returns whether these bytes are in memory, so reading them does not wait for a disk. May
   // inspect each page, so callers ask about samples only.
   virtual bool is_cached(Extent /*extent*/) const { return true; }

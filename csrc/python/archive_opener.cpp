@@ -127,9 +127,9 @@ ArchivePointer open_buffer(const py::object& buffer, const std::string& letters,
 }
 
 // A file object is read into private memory, by position.
-ArchivePointer open_object(py::object reader, const py::object& listing) {
+ArchivePointer open_object(const py::object& reader, const py::object& listing) {
   Listed listed = listing_of(listing);
-  std::shared_ptr<const Source> source = source_of_object(std::move(reader));
+  std::shared_ptr<const Source> source = source_of_object(reader);
   const GilReleased released;
   return open_listed(std::move(source), nullptr, Mode::copy_on_write, std::move(listed));
 }

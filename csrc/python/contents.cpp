@@ -18,6 +18,7 @@
 #include "python/gil.h"
 #include "python/listing.h"
 #include "python/names.h"
+#include "python/object_source.h"
 #include "python/record.h"
 
 namespace py = pybind11;
@@ -188,7 +189,8 @@ py::object tensor_of(const Leaf& leaf, const std::vector<Record>& records) {
   const std::uint64_t begin =
       storage.begin + static_cast<std::uint64_t>(first) * static_cast<std::uint64_t>(tensor->dtype->size);
   py::object offset = py::none();
-  if (record.encoding == Encoding::stored) offset = py::int_(record.extent.offset + begin);
+  if (record.encoding == Encoding::stored && record.extent.offset != Record::kUnknown)
+    offset = py::int_(record.extent.offset + begin);
   const bool requires_grad =
       value.is(Kind::parameter) ? value.as<Parameter>().requires_grad : tensor->requires_grad;
   return tensor_facts().make(name, tensor->dtype->name, shape, stride, numel * tensor->dtype->size, offset,
@@ -292,15 +294,15 @@ py::list storages_of(const Document& document, const std::vector<Record>& record
 }
 
 // Reads a checkpoint as a safe load does, without asking the allow-lists, and lists its content.
-py::dict contents(int descriptor, const FileName& name, const py::object& listing) {
+py::dict contents(const py::object& file, const FileName& name, const py::object& listing) {
   std::optional<Hdf5Listing> listed = listing_of(listing);
   std::unique_ptr<Archive> archive;
   std::optional<ParsedCheckpoint> parsed;
+  std::shared_ptr<const Source> source = source_of(file, name);
   {
     const GilReleased released;
-    auto source = std::make_shared<const FileSource>(File::duplicate(descriptor, name.bytes), 0);
     archive = open_listed(std::move(source), nullptr, Mode::copy_on_write, std::move(listed));
-    parsed.emplace(read_checkpoint(*archive, /*stubs=*/true));
+    parsed.emplace(list_checkpoint(*archive, /*stubs=*/true));
   }
   return facts_of(*archive, *parsed);
 }
@@ -339,7 +341,7 @@ py::dict facts_of(const Archive& archive, const ParsedCheckpoint& parsed) {
 void register_contents(py::module_& module) {
   module.attr("TensorFacts") = tensor_facts().type();
   module.attr("StorageFacts") = storage_facts().type();
-  module.def("contents", &contents, py::arg("descriptor"), py::arg("name"), py::arg("listing") = py::none());
+  module.def("contents", &contents, py::arg("file"), py::arg("name"), py::arg("listing") = py::none());
 }
 
 }  // namespace zerocopy

@@ -27,6 +27,7 @@
 #include "python/gil.h"
 #include "python/listing.h"
 #include "python/mapped_file.h"
+#include "python/object_source.h"
 #include "python/own_values.h"
 #include "python/plain_objects.h"
 #include "python/record.h"
@@ -82,16 +83,16 @@ py::dict scan(const py::object& buffer, std::size_t limit) {
 // Offset and size of an archive inside a file; none for the whole file.
 using Part = std::optional<std::pair<std::uint64_t, std::uint64_t>>;
 
-std::shared_ptr<const Source> source_of(int descriptor, const FileName& name, const Part& part) {
-  auto whole = std::make_shared<const FileSource>(File::duplicate(descriptor, name.bytes), 0);
+std::shared_ptr<const Source> source_of_part(const py::object& file, const FileName& name, const Part& part) {
+  auto whole = source_of(file, name);
   if (!part) return whole;
   return std::make_shared<const PartSource>(std::move(whole), Extent{part->first, part->second},
                                             TransferOptions());
 }
 
 // Returns the container by the first bytes, as Archive::open does; "" for other files.
-std::string container(int descriptor, const FileName& name, const Part& part) {
-  const auto source = source_of(descriptor, name, part);
+std::string container(const py::object& file, const FileName& name, const Part& part) {
+  const auto source = source_of_part(file, name, part);
   const GilReleased released;
   if (is_hdf5(*source)) return "hdf5";
   if (SafetensorsHeader::recognises(*source)) return "safetensors";
@@ -101,11 +102,11 @@ std::string container(int descriptor, const FileName& name, const Part& part) {
 }
 
 // Returns what a zip archive is in which no record could be a checkpoint's pickle; "" for others.
-std::string other_zip(int descriptor, const FileName& name) {
+std::string other_zip(const py::object& file, const FileName& name) {
+  auto source = source_of(file, name);
   const GilReleased released;
   try {
-    const ZipArchive archive(
-        Content(source_of(descriptor, name, std::nullopt), nullptr, Mode::copy_on_write));
+    const ZipArchive archive(Content(std::move(source), nullptr, Mode::copy_on_write));
   } catch (const Error& error) {
     if (std::string_view(error.what()).starts_with("this is a ")) return error.what();
   }
@@ -177,12 +178,14 @@ const RecordType& storage_record() {
 }
 
 // Returns the ZipRecord of each record in the directory. Records with a bad local header have no
-// offset. Offsets count from the start of the part.
-py::list zip_records(int descriptor, const FileName& name, const Part& part) {
-  const Zip zip(source_of(descriptor, name, part));
+// offset. Offsets count from the start of the part. `storages` says whether records of storages are among
+// them.
+py::list zip_records(const py::object& file, const FileName& name, const Part& part, bool storages) {
+  const Zip zip(source_of_part(file, name, part));
   const std::string root(zip.root());
   py::list records;
   for (std::size_t i = 0; i < zip.count(); ++i) {
+    if (!storages && zip.name(i).starts_with("data/")) continue;
     Record record{.name = zip.name(i), .extent = {}, .size = zip.size(i)};
     std::string fault;
     try {
@@ -199,8 +202,8 @@ py::list zip_records(int descriptor, const FileName& name, const Part& part) {
 }
 
 // Returns the listing of an HDF5 file, or None if it needs h5py.
-py::object hdf5_listing(int descriptor, const FileName& name) {
-  const auto source = source_of(descriptor, name, std::nullopt);
+py::object hdf5_listing(const py::object& file, const FileName& name) {
+  const auto source = source_of(file, name);
   std::optional<Hdf5Listing> listing;
   {
     const GilReleased released;
@@ -217,13 +220,17 @@ py::list attributes_of(const Effects& effects) {
   return listed;
 }
 
+py::object offset_of(const Record& record) {
+  return record.extent.offset == Record::kUnknown ? py::object(py::none()) : py::int_(record.extent.offset);
+}
+
 // Returns the StorageRecord of each storage.
 py::list storages_of(const Document& document, const std::vector<Record>& records) {
   py::list listed;
   for (const Storage* storage : document.storages) {
     const Record& record = records[storage->index];
     listed.append(storage_record().make(py::str(storage->key.data(), storage->key.size()),
-                                        storage->element->name, record.extent.offset, record.extent.size,
+                                        storage->element->name, offset_of(record), record.extent.size,
                                         record.encoding == Encoding::deflated, record.size));
   }
   return listed;
@@ -253,18 +260,19 @@ py::dict examine_pickle(const py::object& buffer, std::size_t limit) {
 
 // Reads a checkpoint as a safe load does, without asking the allow-lists, and returns the questions
 // for them. Throws the errors of a load up to that point.
-py::dict examine(int descriptor, const FileName& name, std::size_t limit, const py::object& listing,
+py::dict examine(const py::object& file, const FileName& name, std::size_t limit, const py::object& listing,
                  const Part& part, bool stubs) {
   std::optional<Hdf5Listing> listed = listing_of(listing);
   std::unique_ptr<Archive> archive;
   std::optional<Document> document;
   std::vector<Record> records;
+  auto source = source_of_part(file, name, part);
   {
     const GilReleased released;
-    archive = open_listed(source_of(descriptor, name, part), nullptr, Mode::copy_on_write, std::move(listed));
+    archive = open_listed(std::move(source), nullptr, Mode::copy_on_write, std::move(listed));
     document.emplace(Region());
     if (!archive->is_torchscript()) {
-      ParsedCheckpoint parsed = read_checkpoint(*archive, stubs);
+      ParsedCheckpoint parsed = list_checkpoint(*archive, stubs);
       Content::require_readable(parsed.records);
       document = std::move(parsed.document);
       records = std::move(parsed.records);
@@ -324,17 +332,17 @@ PYBIND11_MODULE(_core, module) {
   register_elements(module);
   module.def("scan", &scan, py::arg("pickle"), py::arg("limit"));
   module.def("examine_pickle", &examine_pickle, py::arg("pickle"), py::arg("limit"));
-  module.def("container", &container, py::arg("descriptor"), py::arg("name"), py::arg("part") = py::none());
-  module.def("other_zip", &other_zip, py::arg("descriptor"), py::arg("name"));
+  module.def("container", &container, py::arg("file"), py::arg("name"), py::arg("part") = py::none());
+  module.def("other_zip", &other_zip, py::arg("file"), py::arg("name"));
   module.def("changed_paths", &list_changed_paths, py::arg("rows"), py::arg("within_boot"));
   module.def("file_mappings", &list_file_mappings);
   module.def("file_mapping_at", &find_file_mapping, py::arg("address"));
   module.def("release", &release, py::arg("ranges"));
   module.def("is_unwritten", &unwritten, py::arg("pagemap"), py::arg("address"), py::arg("size"));
   module.def("crc32", &checksum, py::arg("content"), py::arg("crc") = 0);
-  module.def("zip_records", &zip_records, py::arg("descriptor"), py::arg("name"),
-             py::arg("part") = py::none());
-  module.def("hdf5_listing", &hdf5_listing, py::arg("descriptor"), py::arg("name"));
-  module.def("examine", &examine, py::arg("descriptor"), py::arg("name"), py::arg("limit"),
+  module.def("zip_records", &zip_records, py::arg("file"), py::arg("name"), py::arg("part") = py::none(),
+             py::arg("storages") = true);
+  module.def("hdf5_listing", &hdf5_listing, py::arg("file"), py::arg("name"));
+  module.def("examine", &examine, py::arg("file"), py::arg("name"), py::arg("limit"),
              py::arg("listing") = py::none(), py::arg("part") = py::none(), py::arg("stubs") = false);
 }

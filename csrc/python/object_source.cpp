@@ -12,10 +12,12 @@ namespace py = pybind11;
 namespace zerocopy {
 namespace {
 
+constexpr unsigned kFarThreads = 8;  // requests in flight at most
+
 class ObjectSource final : public Source {
  public:
-  explicit ObjectSource(py::object reader)
-      : reader_(std::move(reader)), size_(reader_.attr("size").cast<std::uint64_t>()) {}
+  explicit ObjectSource(const py::object& reader)
+      : ObjectSource(reader, reader.attr("is_far").cast<bool>()) {}
   ObjectSource(const ObjectSource&) = delete;
   ObjectSource& operator=(const ObjectSource&) = delete;
   ~ObjectSource() override {
@@ -24,6 +26,7 @@ class ObjectSource final : public Source {
   }
 
   std::uint64_t size() const noexcept override { return size_; }
+  bool is_far() const noexcept override { return is_far_; }
   void require_unchanged() const override {
     const GilTaken gil;
     reader_.attr("require_unchanged")();
@@ -31,6 +34,12 @@ class ObjectSource final : public Source {
   void require_in_place() const override {}  // an object has no path that could lead elsewhere
 
  private:
+  ObjectSource(const py::object& reader, bool is_far)
+      : Source({is_far ? kFarThreads : 1, {}}),
+        reader_(reader),
+        size_(reader_.attr("size").cast<std::uint64_t>()),
+        is_far_(is_far) {}
+
   void fill(std::uint64_t offset, std::span<std::byte> into) const override {
     if (into.empty()) return;
     const GilTaken gil;
@@ -45,12 +54,18 @@ class ObjectSource final : public Source {
 
   py::object reader_;
   std::uint64_t size_;
+  bool is_far_;
 };
 
 }  // namespace
 
-std::shared_ptr<const Source> source_of_object(py::object reader) {
-  return std::make_shared<const ObjectSource>(std::move(reader));
+std::shared_ptr<const Source> source_of_object(const py::object& reader) {
+  return std::make_shared<const ObjectSource>(reader);
+}
+
+std::shared_ptr<const Source> source_of(const py::object& file, const FileName& name) {
+  if (!py::isinstance<py::int_>(file)) return source_of_object(file);
+  return std::make_shared<const FileSource>(File::duplicate(file.cast<int>(), name.bytes), 0);
 }
 
 }  // namespace zerocopy

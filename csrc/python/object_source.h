@@ -7,12 +7,17 @@
 #include <memory>
 
 #include "io/source.h"
+#include "python/file_name.h"
 
 namespace zerocopy {
 
 // `reader` has `size`, `read(offset, nbytes)`, which returns so many bytes, and
 // `require_unchanged()`, as the classes of loading/file_objects.py. Any thread may read, with or
 // without the GIL.
-std::shared_ptr<const Source> source_of_object(pybind11::object reader);
+// A reader whose `is_far` is true is on another machine.
+std::shared_ptr<const Source> source_of_object(const pybind11::object& reader);
+
+// Returns a Source over an open file, given by its descriptor, or over a reader.
+std::shared_ptr<const Source> source_of(const pybind11::object& file, const FileName& name);
 
 }  // namespace zerocopy

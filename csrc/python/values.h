@@ -1,5 +1,5 @@
-// Builds the Python values of a Document, each node once: numbers, texts, lists, dicts, ... What is
-// left, such as tensors and the objects of classes, a derived class builds in its own way.
+// Builds the Python values of a Document, each node once: numbers, texts, lists, dicts, ... A
+// derived class builds the rest, such as tensors and the objects of classes.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -34,7 +34,7 @@ LAYERS = {
 ROOMS = (
     "_version display",
     "errors environment progress _interpreters _typing",
-    "process notebook",
+    "process notebook remote",
     "_public_names",
     "_torch",
     "_native",

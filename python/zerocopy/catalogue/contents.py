@@ -13,8 +13,8 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, NamedTuple
 
-from zerocopy import _core, display
-from zerocopy.catalogue.files import OpenFile, Trouble
+from zerocopy import _core, display, remote
+from zerocopy.catalogue.files import OpenFile, Trouble, open_file
 from zerocopy.errors import Error
 from zerocopy.loading.formats import dcp_metadata, model_folder, shard_index
 
@@ -140,6 +140,8 @@ def contents_of(path: str, *, strict: bool = True) -> Contents:
                 return _of_index(path, index, strict)
             case dcp_metadata.Folder() as folder:
                 return _of_folder(path, folder)
+            case remote.RemotePath() as far:
+                return _of_file(path, far.url)
             case file:
                 return _of_file(path, file)
 
@@ -192,7 +194,7 @@ def _kind_of(file: OpenFile) -> str:
 
 def _of_file(path: str, file_path: str | os.PathLike[str]) -> Contents:
     file_path = os.fspath(file_path)
-    with contextlib.closing(OpenFile(file_path)) as file:
+    with contextlib.closing(open_file(file_path)) as file:
         facts = facts_of(file)
     entries = list(_entries(facts, file_path))
     values = [Value(*value) for value in facts["others"]]
@@ -255,7 +257,7 @@ def _of_index(path: str, index: shard_index.Index, strict: bool) -> Contents:
     shards = shard_index.present(index, strict) or list(index.shards)
     for shard in shards:
         try:
-            part = _of_file(str(shard), shard)
+            part = _of_file(str(shard), str(shard))
         except OSError as error:
             raise type(error)(error.errno, f"{_shown(shard.name)}: {error.strerror}") from None
         except Trouble as trouble:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from typing import Any
+
+from zerocopy import remote
+from zerocopy.loading import file_objects
 
 
 class Trouble(Exception):
@@ -15,12 +19,15 @@ class OpenFile:
     """A regular file that is read by position. It never blocks, and one that shrinks is an exception."""
 
     part: tuple[int, int] | None = None  # offset and size of a part that stands for the whole
+    is_far = False  # each read waits for another machine
 
     def __init__(self, path: str) -> None:
         if "\0" in path:
             raise Trouble("embedded null byte")
+        if remote.is_url(path):
+            raise Trouble("is a URL: ls, show, scan, verify, explain, diff and convert take it")
         self.path = path
-        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        self.descriptor: Any = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         status = os.fstat(self.descriptor)
         self.size = status.st_size
         why = (
@@ -55,6 +62,31 @@ class OpenFile:
                 raise Trouble(f"the file ends at {offset}: it became shorter")
             yield piece
             offset += len(piece)
+
+
+class RemoteOpenFile(OpenFile):
+    """A file on another machine that is read like an open one. The core reads it by its `descriptor`, a reader."""
+
+    is_far = True
+
+    def __init__(self, url: str) -> None:
+        self.path = url
+        self._reader = self.descriptor = file_objects.PieceReader(remote.RemotePath(url).open())
+        self.size = self._reader.size
+        if not self.size:
+            raise Trouble("the file is empty")
+
+    def close(self) -> None:
+        """Do nothing: connections close with the last reference."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return bytes of the file, fewer only at its end."""
+        return self._reader.read(offset, min(size, self.size - offset)) if offset < self.size else b""
+
+
+def open_file(path: str) -> OpenFile:
+    """Open a file, by its path or URL."""
+    return RemoteOpenFile(path) if remote.is_url(path) else OpenFile(path)
 
 
 class FilePart(OpenFile):

@@ -142,8 +142,8 @@ def _occurs(file: OpenFile, is_there: Callable[[bytes], bool]) -> bool:
     return False
 
 
-def records_of(file: OpenFile) -> list[Record]:
-    """Return the records of a zip archive.
+def records_of(file: OpenFile, storages: bool = True) -> list[Record]:
+    """Return the records of a zip archive, with those of storages or without.
 
     Raises
     ------
@@ -160,7 +160,7 @@ def records_of(file: OpenFile) -> list[Record]:
             record.crc,
             record.fault,
         )
-        for record in _core.zip_records(file.descriptor, file.path, file.part)
+        for record in _core.zip_records(file.descriptor, file.path, file.part, storages)
     ]
 
 

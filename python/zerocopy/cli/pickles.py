@@ -68,8 +68,12 @@ class Pickle(NamedTuple):
 
 
 def of_zip(file: OpenFile) -> Iterator[Pickle]:
-    """Yield the pickles of an archive: those that a load reads, and whatever else looks like one."""
-    yield from _of_records(file, (record for record in records_of(file) if not record.fault), _READ_BY_LOAD)
+    """Yield the pickles of an archive: those that a load reads, and whatever else looks like one.
+
+    Of an archive on another machine the records of storages are not looked into.
+    """
+    records = records_of(file, storages=not file.is_far)
+    yield from _of_records(file, (record for record in records if not record.fault), _READ_BY_LOAD)
 
 
 def of_hdf5(file: OpenFile) -> Iterator[Pickle]:

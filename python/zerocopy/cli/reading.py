@@ -17,7 +17,7 @@ from pickle import UnpicklingError
 from typing import Any, NamedTuple
 
 from zerocopy.catalogue.contents import Contents, contents_of
-from zerocopy.catalogue.files import OpenFile
+from zerocopy.catalogue.files import OpenFile, open_file
 from zerocopy.cli import distributed_folder, output
 from zerocopy.cli.distributed_folder import Archive
 from zerocopy.cli.runner import BAD, FINE, TROUBLE, Trouble, head
@@ -237,7 +237,7 @@ def _of_folder(path: str, examiner: Examiner) -> Iterator[Report]:
 def _report_of(path: str, examine: Callable[[OpenFile], Report]) -> Report:
     """Return the report on a file, also on one that is trouble."""
     try:
-        with contextlib.closing(OpenFile(path)) as file:
+        with contextlib.closing(open_file(path)) as file:
             return examine(file)
     except (OSError, Trouble, MemoryError) as error:
         return _trouble(path, error)

@@ -138,6 +138,10 @@ def _examine(file: OpenFile, container: str, most: int) -> Scan:
     if refused:
         reasons.insert(0, _not_allowed(refused))
     notes = _notes(kind, found, behind)
+    if file.is_far and container == "zip":
+        notes.append(
+            "of a URL, the records of storages were not searched for pickles, which no load would read"
+        )
     return Scan(file.path, kind, list(dict.fromkeys(reasons)), notes, found, more_pickles)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from zerocopy import _core
 from zerocopy.catalogue import contents, layout
-from zerocopy.catalogue.files import OpenFile
+from zerocopy.catalogue.files import OpenFile, open_file
 from zerocopy.catalogue.layout import Record
 from zerocopy.cli import distributed_folder, integrity, reading, runner
 from zerocopy.cli.distributed_folder import Archive
@@ -214,7 +214,7 @@ class Verifier(reading.Examiner):
         except (OSError, runner.Trouble):  # The report on that shard says why.
             return
         if faults:
-            with contextlib.closing(OpenFile(index.name)) as file:
+            with contextlib.closing(open_file(index.name)) as file:
                 yield self._read(file, "index", [_structure("; ".join(faults))], [])
 
     def _read(

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from zerocopy import _torch
+from zerocopy import _torch, remote
 from zerocopy._native import _C
 from zerocopy._torch import context, modules
 from zerocopy.display import listed
@@ -169,6 +169,7 @@ class Opened(NamedTuple):
 
 def open_archive(f: Any, options: LoadOptions) -> Opened:
     """Open an archive, of which windows are mapped when they are needed."""
+    f = remote.opened(f)
     begin, name = inputs.position_of(f), inputs.name_of(f)
     if isinstance(f, (str, os.PathLike)) and os.fspath(f):
         f = _absolute(os.fsdecode(f))  # placeholders find it when the program has gone elsewhere

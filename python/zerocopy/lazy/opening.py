@@ -40,7 +40,7 @@ def open(
     ----------
     path : str, PathLike, binary file object or buffer
         As for ``load``, in every format that it reads. A file object that can seek is read by position, where
-        something is asked for: keep it open.
+        something is asked for: keep it open. So is a file at a URL.
     mode : {"c", "r", "r+"}
     backend : {"auto", "mmap", "pread", "direct"}
     encoding : str

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
-from zerocopy import _torch, environment
+from zerocopy import _torch, environment, remote
 from zerocopy._native import _C
+from zerocopy.errors import UnsupportedError
 from zerocopy.lazy.checkpoint import Checkpoint
 from zerocopy.lazy.file import LazyFile
 from zerocopy.lazy.layer import FileLayer
@@ -277,4 +278,8 @@ def files_read_by(opened: LazyFile | FileLayer) -> list[str]:
 
 def files_of(path: str | os.PathLike[str]) -> list[str]:
     """Return the files whose bytes a checkpoint is made of: shards and not their index."""
+    if remote.is_url(path):
+        raise UnsupportedError(
+            f"{path}: prefetch fills the page cache of this machine, which has no files of a URL"
+        )
     return model_folder.files_of(inputs.located(path))

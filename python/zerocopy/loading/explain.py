@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from zerocopy import notebook
+from zerocopy import notebook, remote
 from zerocopy._native import _C
 from zerocopy._typing import Backend, File, Mode
 from zerocopy.display import count, listed, shown, size
@@ -140,7 +140,7 @@ class Explanation(NamedTuple):
             yield "  zerocopy.convert writes the folder as one mappable file"
         elif whys - {_READ}:
             yield "  zerocopy.save writes it mappable"
-        elif whys:
+        elif whys and not remote.is_url(self.name):
             yield '  to map it, load it by its path with backend="mmap"'
 
 
@@ -199,6 +199,7 @@ def explain(path: File, *, backend: Backend = "auto", mode: Mode = "c") -> Expla
 
 def _of_file(f: Any, backend: str, mode: str, names: list[str] | None = None) -> Explanation:
     """Return how a file comes to memory, and append the names of its tensors to `names`."""
+    f = remote.opened(f)
     begin = inputs.position_of(f)
     name = inputs.name_of(f)
     try:

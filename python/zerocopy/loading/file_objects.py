@@ -5,7 +5,7 @@
     core ── read(offset, nbytes) ─→ PieceReader ── read_at(offset, nbytes) ─→ SeekableFile ── seek, read ─→ file object
                                     keeps pieces                              one thread at a time
 
-A file that is not on this machine takes the place of ``SeekableFile``: it has the members of :class:`PositionedFile`.
+``zerocopy.remote.RemoteFile``, of a file on another machine, takes the place of ``SeekableFile``.
 """
 
 from __future__ import annotations
@@ -19,10 +19,14 @@ from typing import Any, Protocol
 from zerocopy.display import shown
 from zerocopy.errors import ClosedError
 from zerocopy.process.fork_safe import ForkSafeLock
+from zerocopy.remote import RemoteFile
 
 #: The fewest bytes that are read at once, and how many at the end, where archives have their directories.
 PIECE = 1 << 16
 TAIL = 1 << 17
+FAR_TAIL = 1 << 18
+_LEAD = 1 << 10  # small records lie side by side, and the last is often asked for first
+_MAX_PIECE = 1 << 20
 _MAX_PIECES = 64  # that are kept
 
 # Going back in these begins anew: each is read once, to its end.
@@ -46,9 +50,15 @@ class PositionedFile(Protocol):
     def require_unchanged(self) -> None:
         """Raise ``OSError`` (ESTALE) if the file is not what it was when it was opened."""
 
+    @property
+    def is_far(self) -> bool:
+        """Whether each read waits for another machine."""
+
 
 class SeekableFile:
     """The rest of a seekable file object. Its own position stays what it is."""
+
+    is_far = False
 
     def __init__(self, file: Any, name: str) -> None:
         self._file, self._name, self._lock = file, name, ForkSafeLock()
@@ -106,10 +116,14 @@ class SeekableFile:
 
 
 class PieceReader:
-    """Reads a file in pieces of at least 64 KiB, and keeps the last ones: most hold several headers."""
+    """Reads a file in pieces of at least 64 KiB, and keeps the last ones: most hold several headers.
+
+    The pieces of a file that is read from front to back get longer, up to 1 MiB.
+    """
 
     def __init__(self, file: PositionedFile) -> None:
-        self._file, self.size = file, file.size
+        self._file, self.size, self.is_far = file, file.size, file.is_far
+        self._tail = FAR_TAIL if self.is_far else TAIL
         self._lock = ForkSafeLock()
         self._starts: list[int] = []  # ascending
         self._pieces: dict[int, bytes] = {}  # by their starts; the oldest is the first
@@ -120,7 +134,7 @@ class PieceReader:
         while nbytes:
             part = self._kept(offset, nbytes)
             if not part:
-                if (nbytes >= PIECE and offset + nbytes < self.size) or nbytes > TAIL:
+                if (nbytes >= PIECE and offset + nbytes < self.size) or nbytes > self._tail:
                     found.append(self._file.read_at(offset, nbytes))
                     break
                 part = self._piece(offset, nbytes)[:nbytes]
@@ -140,15 +154,24 @@ class PieceReader:
             return self._pieces.get(start, b"")[offset - start : offset - start + nbytes] if place else b""
 
     def _piece(self, offset: int, nbytes: int) -> bytes:
-        """Read a piece: from an offset on, or what lies before the next piece or before the end of the file.
+        """Read a piece: from shortly before an offset on, or what lies before the next piece or the end of the file.
 
         Return the bytes from the offset on.
         """
         with self._lock.held():
-            following = self._starts[bisect.bisect_right(self._starts, offset) :]
-        start, end, limit = offset, offset + max(nbytes, PIECE), following[0] if following else self.size
+            place = bisect.bisect_right(self._starts, offset)
+            following = self._starts[place:]
+            before = self._starts[place - 1] if place else 0
+            earlier = len(self._pieces.get(before, b""))
+        goes_on = 0 <= offset - before - earlier <= PIECE
+        length = min(2 * earlier, _MAX_PIECE) if earlier and goes_on else PIECE
+        start, end = max(offset - _LEAD, before + earlier), offset + max(nbytes, length)
+        limit = following[0] if following else self.size
         if end >= limit:
-            end, start = limit, max(0, min(offset, limit - (PIECE if following else TAIL)))
+            end, start = (
+                limit,
+                max(before + earlier, min(start, limit - (PIECE if following else self._tail))),
+            )
         piece = self._file.read_at(start, end - start)
         with self._lock.held():
             if start not in self._pieces:
@@ -168,6 +191,6 @@ def reader_of(file: Any, name: str) -> PieceReader | None:
     if any((each.__module__, each.__qualname__) in _DECOMPRESSING for each in type(file).__mro__):
         return None
     try:
-        return PieceReader(SeekableFile(file, name))
+        return PieceReader(file if isinstance(file, RemoteFile) else SeekableFile(file, name))
     except (OSError, ValueError, TypeError):  # it cannot seek, or not from its end
         return None

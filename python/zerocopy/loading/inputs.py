@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from zerocopy import display
+from zerocopy import display, remote
 from zerocopy._native import _C
 from zerocopy.display import shown
 from zerocopy.errors import Error, FormatError, UnsupportedError
@@ -66,7 +66,7 @@ def open_archive(
             raise
         backends.note(name, archive, strategy)
         return archive
-    f = _unwrapped(f)
+    f = _unwrapped(remote.opened(f))
     # A file object too, but its bytes need not be read.
     if isinstance(f, mmap.mmap) and type(f).read is mmap.mmap.read:
         begin = f.tell()
@@ -102,6 +102,8 @@ def open_archive(
             lambda: hdf5.listing_of_reader(reader, name),
             name,
         )
+    if isinstance(f, remote.RemoteFile):
+        return _open_buffer(f.rest(), "r", name)  # which copies what is not aligned only
     # Private from here on, yet perhaps the file object's own bytes: mode "c" copies what is used.
     return _open_buffer(rest_of(f), "c", name)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from zerocopy import remote
 from zerocopy._native import _C
 from zerocopy._typing import Backend, File, Mode, Unknown
 from zerocopy.loading import archives, diagnosis, error_context, inputs
@@ -48,7 +49,8 @@ def load(
     ----------
     f : str, PathLike, binary file object or buffer
         The index of a sharded checkpoint (``*.index.json``), or the folder that has one, gives a dict of all its
-        tensors. A file object is read from its current position; one that is not simply a file on disk to its end.
+        tensors. A file at a URL is transferred. A file object is read from its current position; one that is not simply
+        a file on disk to its end.
         The storages of a buffer, or of an ``mmap.mmap`` from its current position, are copied unless `mode` says
         otherwise.
     map_location : optional
@@ -133,6 +135,7 @@ def load(
 
 
 def _load_file(f: Any, options: LoadOptions) -> Any:
+    f = remote.opened(f)
     begin = inputs.position_of(f)
     try:
         return load_diagnosed(f, options)

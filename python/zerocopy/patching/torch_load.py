@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from zerocopy import _torch, environment
+from zerocopy import _torch, environment, remote
 from zerocopy._native import _C
 from zerocopy._torch import context, safe_globals
 from zerocopy.errors import Error, UnsupportedError
@@ -122,6 +122,8 @@ def _why_not_ours(call: Call, weights_only: bool, takes_mmap: bool) -> str:
         and not all(hasattr(call.f, name) for name in _ASKED_FOR)
     ):
         return "neither a path nor a file object that can seek"
+    if remote.is_url(call.f):
+        return "a URL, which torch does not know"
     if isinstance(call.f, io.TextIOBase):
         return "a file open in text mode"
     if is_path and os.fsdecode(call.f).endswith(".safetensors"):

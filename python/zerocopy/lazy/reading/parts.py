@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -17,6 +18,7 @@ from zerocopy.lazy.reading import engine
 from zerocopy.lazy.reading.extents import ChunkExtent, FileVersion, TensorExtents, contiguous_strides
 from zerocopy.lazy.reading.read_plan import FileReads, ReadPlan, requests_of
 from zerocopy.lazy.reading.segments import MAX_REQUEST, Segment, segments_of
+from zerocopy.remote.file import THREADS as FAR_THREADS
 
 # Tensors that are converted, or moved to a device, pass through memory of this size.
 _CONVERTED_AT_ONCE = 256 << 20
@@ -219,6 +221,9 @@ class Source(Protocol):
     def indexed(self, name: str, index: Any) -> torch.Tensor:
         """Return a part of a tensor in another way."""
 
+    def is_far(self) -> bool:
+        """Return whether files are on other machines."""
+
 
 def plan(source: Source, wanted: Mapping[str, Any]) -> ReadPlan:
     """Return the requests that read parts of tensors."""
@@ -239,14 +244,16 @@ def read(
     """Read parts of tensors. Arguments as for ``Checkpoint.read``."""
     into = _checked_into(into, wanted)
     device = None if device is None else torch.device(device)
-    results: dict[str, torch.Tensor] = {}
+    results: dict[str, Any] = {}
+    apart: list[str] = []  # that no request of a plan reads
     direct: list[tuple[Part, torch.Tensor]] = []
     copied: list[Copied] = []
     for name, index in _checked(wanted).items():
         target = into.get(name)
         part = _part(source, name, index)
         if part is None:
-            results[name] = _taken(source.indexed(name, index), target, device)
+            results[name] = None
+            apart.append(name)
             continue
         shape = part.shape if part.rest is ... else torch.empty(part.shape, device="meta")[part.rest].shape
         if target is None:
@@ -260,8 +267,33 @@ def read(
         else:
             copied.append(Copied(part, target))
     read_all(direct, copied, source.version)
+    _read_apart(source, apart, wanted, results, into, device)
     distributed.note_writes(into.values())
     return results
+
+
+def _read_apart(
+    source: Source,
+    names: list[str],
+    wanted: Mapping[str, Any],
+    results: dict[str, Any],
+    into: Mapping[str, torch.Tensor],
+    device: torch.device | None,
+) -> None:
+    """Read tensors one by one, or of a file on another machine neighbours in turn and several at once."""
+    threads = min(FAR_THREADS, len(names)) if source.is_far() else 1
+
+    def read(some: list[str]) -> None:
+        for name in some:
+            results[name] = _taken(source.indexed(name, wanted[name]), into.get(name), device)
+
+    if threads <= 1:
+        read(names)
+        return
+    shares = [names[len(names) * i // threads : len(names) * (i + 1) // threads] for i in range(threads)]
+    with ThreadPoolExecutor(threads, "zerocopy-read") as pool:
+        for _ in pool.map(read, shares):
+            pass
 
 
 def _part(source: Source, name: str, index: Any) -> Part | None:

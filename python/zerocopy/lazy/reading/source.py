@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from zerocopy import remote
 from zerocopy.lazy.reading.extents import Box, FileVersion, TensorExtents
 
 if TYPE_CHECKING:
@@ -52,6 +53,10 @@ class CheckpointSource:
         """Return the dtype and device that the tensor that was asked for last gets."""
         found: tuple[torch.dtype, torch.device] = self._layer.wanted(dtype)
         return found
+
+    def is_far(self) -> bool:
+        """Return whether files are on other machines."""
+        return any(remote.is_url(layer.path) for layer in self._checkpoint.layers)
 
     def indexed(self, name: str, index: Any) -> torch.Tensor:
         """Return a part of a tensor through the mapping of its file."""

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from zerocopy import remote
 from zerocopy.display import listed, shown
 from zerocopy.loading.formats import dcp_metadata, hf_shards, shard_index
 
@@ -61,6 +62,8 @@ def located(f: Any, strict: bool = True) -> Any:
         The folder `f` of ``torch.distributed.checkpoint``.
     str
         The one model file of a Hugging Face folder.
+    RemotePath
+        Of a URL: `f`, or the one model file of the folder.
     object
         `f` itself, for a file, a file object or a buffer.
 
@@ -73,6 +76,8 @@ def located(f: Any, strict: bool = True) -> Any:
     zerocopy.FormatError, zerocopy.UnsupportedError
         As :func:`zerocopy.loading.formats.shard_index.index_in`, or of a damaged ``.metadata``.
     """
+    if remote.is_url(f):
+        return _located_far(remote.RemotePath(f), strict)
     if not is_folder(f):
         return shard_index.index_named(f, strict) or f
     name = os.fsdecode(f)
@@ -88,6 +93,16 @@ def located(f: Any, strict: bool = True) -> Any:
     return found
 
 
+def _located_far(path: remote.RemotePath, strict: bool) -> Any:
+    if path.is_folder:  # which nobody lists: the first file of a known name
+        for known in NAMES:
+            if path.beside(known).exists():
+                return _located_far(path.beside(known), strict)
+        expected = f"has none of {', '.join(NAMES)}"
+        raise FileNotFoundError(errno.ENOENT, expected, path.url)
+    return shard_index.index_at(path, strict) if path.name.endswith(shard_index.ENDING) else path
+
+
 def files_of(found: Any) -> list[str]:
     """Return the files whose bytes a located checkpoint is made of: shards, and not their index."""
     match found:
@@ -95,4 +110,6 @@ def files_of(found: Any) -> list[str]:
             return [str(shard) for shard in found.shards]
         case dcp_metadata.Folder():
             return list(dict.fromkeys(place.file for place in found.places))
+        case remote.RemotePath():
+            return [found.url]
     return [os.fspath(found)]

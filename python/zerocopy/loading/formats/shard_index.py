@@ -7,6 +7,7 @@ diffusers and accelerate write it, beside the shards.
 from __future__ import annotations
 
 import errno
+import functools
 import json
 import os
 import stat
@@ -17,8 +18,9 @@ from typing import Any, NamedTuple
 
 from zerocopy.display import count, listed, shown
 from zerocopy.errors import FormatError, UnsupportedError
+from zerocopy.remote import RemotePath
 
-_ENDING = ".index.json"
+ENDING = ".index.json"
 _MAX_LENGTH = 100_000_000  # bytes, as a safetensors header
 _MAX_WRONG = 10  # tensors in other shards that a warning names
 _MAX_NAME = 255  # bytes of a file's name on Linux
@@ -66,7 +68,7 @@ def index_named(f: Any, strict: bool = True) -> Index | None:
         It is not an index, or names a file outside its folder; with `strict`, it has a name twice.
     """
     name = os.fsdecode(f) if isinstance(f, (str, os.PathLike)) else ""
-    return _read(Path(name), strict) if name.endswith(_ENDING) else None
+    return _read(Path(name), strict) if name.endswith(ENDING) else None
 
 
 def index_in(folder: Path, strict: bool = True) -> Index | None:
@@ -179,7 +181,7 @@ def homes(index: Index, held: Mapping[Path, Iterable[str]], strict: bool = True)
 
 
 def _in_folder(folder: Path) -> Path | None:
-    found = sorted(path for path in folder.iterdir() if path.name.endswith(_ENDING))
+    found = sorted(path for path in folder.iterdir() if path.name.endswith(ENDING))
     if len(found) <= 1:
         return found[0] if found else None
     names = ", ".join(shown(path.name) for path in found[:10])
@@ -187,21 +189,32 @@ def _in_folder(folder: Path) -> Path | None:
 
 
 def _read(path: Path, strict: bool) -> Index:
+    with open(path, "rb", opener=_plain) as file:
+        # Python allocates the number of bytes that it is asked for, however short the file is.
+        text = file.read(min(_MAX_LENGTH, os.fstat(file.fileno()).st_size) + 1)
+    return _parsed(path, text, strict, functools.partial(_shard, path.parent))
+
+
+def index_at(path: RemotePath, strict: bool = True) -> Index:
+    """Return the index at a URL. Errors as :func:`index_named`."""
+    file = path.open()
+    text = file.read_at(0, min(_MAX_LENGTH + 1, file.size))
+    return _parsed(path, text, strict, lambda name: path.beside(_plain_name(name)))
+
+
+def _parsed(path: Any, text: bytes, strict: bool, shard_of: Callable[[Any], Any]) -> Index:
     try:
-        with open(path, "rb", opener=_plain) as file:
-            # Python allocates the number of bytes that it is asked for, however short the file is.
-            text = file.read(min(_MAX_LENGTH, os.fstat(file.fileno()).st_size) + 1)
         if len(text) > _MAX_LENGTH:
             raise ValueError("more than 100 MB")
         content = json.loads(text.decode("utf-8"), object_pairs_hook=_without_doubles if strict else dict)
         weight_map = content["weight_map"] if isinstance(content, dict) else None
         if not isinstance(weight_map, dict):
             raise TypeError("its weight_map is not an object")
-        folder, shards = path.parent, dict[Any, Path]()
+        shards = dict[Any, Any]()
         homes = {}
         for name, shard in weight_map.items():
             if not (isinstance(shard, str) and shard in shards):  # checked once for each shard
-                shards[shard] = _shard(folder, shard)
+                shards[shard] = shard_of(shard)
             homes[name] = shards[shard]
         return Index(str(path), homes)
     except KeyError:
@@ -224,12 +237,16 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return content
 
 
-def _shard(folder: Path, name: Any) -> Path:
+def _plain_name(name: Any) -> str:
     if not isinstance(name, str) or "\0" in name or not _has_bytes(name):
         raise TypeError("a shard is not the name of a file")
     if "/" in name or name in (".", ".."):
         raise ValueError(f"the shard {name!r} is not a plain name of a file in the index's folder")
-    path = folder / name
+    return name
+
+
+def _shard(folder: Path, name: Any) -> Path:
+    path = folder / _plain_name(name)
     # A missing shard is the error of the one who opens it. Others may be listed without it.
     if path.exists() and not path.is_file():
         raise ValueError(f"the shard {name!r} is not a plain file")
