@@ -9,11 +9,13 @@ import subprocess
 import sys
 from collections import OrderedDict
 from pathlib import Path
+from pickle import UnpicklingError
 
 import pytest
 import safetensors_files
 import torch
 from archives import big_endian, deflated, saved_bytes
+from assembler import Code, checkpoint, pickle, tensor
 from conftest import stock_load
 from equality import assert_same, untyped
 from strategies import filled
@@ -106,8 +108,15 @@ def test_what_takes_torch_is_converted_with_torch(tmp_path: Path) -> None:
                 assert torch.equal(made.get_tensor(name), wanted.get_tensor(name).resolve_conj()), kind
             said = getattr(zerocopy.load(path), "safetensors_metadata", wanted.metadata())
             assert made.metadata() == {"format": "pt", **said}, kind
-    torch.save({"w": WEIGHT, "namespace": argparse.Namespace(lr=1)}, path)
-    with pytest.raises(Exception, match="Namespace"):
+    shadowing = OrderedDict(w=WEIGHT)
+    vars(shadowing)["keys"] = 1
+    for refused, why in (({"w": WEIGHT, "n": argparse.Namespace(lr=1)}, "Namespace"), (shadowing, "'keys'")):
+        torch.save(refused, path)
+        with pytest.raises(UnpicklingError, match=why):
+            zerocopy.convert(path, target)
+    of_python_2 = pickle({"weight": tensor(), "text": Code(b"U\x01\xff")})  # of an unknown encoding
+    path.write_bytes(checkpoint(of_python_2))
+    with pytest.raises(zerocopy.FormatError, match="not utf-8"):
         zerocopy.convert(path, target)
     path.write_bytes(b"PK\3\4 nothing else")
     with pytest.raises(zerocopy.FormatError, match=r"m\.pt"):

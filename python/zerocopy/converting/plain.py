@@ -14,8 +14,9 @@ from zerocopy.catalogue import contents
 from zerocopy.catalogue.files import OpenFile, Trouble
 from zerocopy.errors import Error
 from zerocopy.loading.formats import model_folder, shard_index
-from zerocopy.loading.formats.safetensors import METADATA
 
+_ATTRIBUTES = {"_metadata"}  # of the root: those of a state_dict, which no target of dotted names has
+_OF_MORE = ("set", "frozenset", "Counter")  # leaves that hold values
 _MAX_TEXT = 250  # characters, of which the core lists all
 
 
@@ -159,17 +160,35 @@ def _is_plain(facts: dict[str, Any]) -> bool:
     """Return whether all tensors lie row by row as memory has them, and all else is what the core lists."""
     return (
         facts["plain"]
-        and METADATA not in facts["attributes"]
+        and {*facts["attributes"]} <= _ATTRIBUTES
         and not facts["left_out"]
         and all(storage.location == "cpu" for storage in facts["storages"])
         and all(
             tensor.offset is not None
+            and is_text(tensor.name)
             and not (tensor.inside or tensor.is_conjugate or tensor.is_negative)
             and is_in_rows(tensor.shape, tensor.stride)
             for tensor in facts["tensors"]
         )
-        and all(kind != "str" or len(value) <= _MAX_TEXT for _, kind, value in facts["others"])
+        and all(
+            kind not in _OF_MORE and is_text(name) and (kind != "str" or _is_listed(value))
+            for name, kind, value in facts["others"]
+        )
     )
+
+
+def _is_listed(value: str) -> bool:
+    """Return whether a text is whole; one of Python 2 may have any encoding."""
+    return len(value) <= _MAX_TEXT and is_text(value)
+
+
+def is_text(value: str) -> bool:
+    """Return whether a string is Unicode text, which UTF-8 can hold."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
+    return True
 
 
 def is_in_rows(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:

@@ -15,6 +15,7 @@ from zerocopy import _core
 from zerocopy.converting.left_out import listed
 from zerocopy.converting.metadata import FORMAT
 from zerocopy.converting.new_files import Content
+from zerocopy.converting.plain import is_text
 from zerocopy.converting.sources import COPIED, Sources, dtype_in_target
 from zerocopy.converting.ties import overlapping, tied_names
 from zerocopy.display import shown
@@ -80,15 +81,6 @@ def why_not_a_name(name: str) -> str:
     if name == _RESERVED:
         return "a name that the format reserves"
     return "" if is_text(name) else "a name that is not Unicode text"
-
-
-def is_text(value: str) -> bool:
-    """Return whether a header, which is UTF-8, can hold a string."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair
-        return False
-    return True
 
 
 class SafetensorsPlan:
