@@ -1,4 +1,4 @@
-"""What files say beside their leaves: the metadata of ``.safetensors``, which other formats keep as an attribute."""
+"""Collects the metadata of files, and the ties among them. Other formats keep those of ``.safetensors`` as an attribute."""
 
 from __future__ import annotations
 

@@ -27,13 +27,13 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class PickledPlan:
-    """What files of this format hold of the sources: of one file the object that it held, else a dict of its tensors.
+    """The plan of a pickled target: of one source file the object that it held, else a dict of tensors by name.
 
     Parameters
     ----------
     sources : Sources
     dtype : torch.dtype, optional
-        What floating-point tensors are converted to.
+        The dtype for floating-point tensors.
     hdf5 : Path, optional
         The target, if it is to be HDF5.
     """

@@ -84,13 +84,13 @@ def why_not_a_name(name: str) -> str:
 
 
 class SafetensorsPlan:
-    """What files of this format hold of the sources, in one file or in shards.
+    """The plan of a ``.safetensors`` target: the tensors and the metadata of each file.
 
     Parameters
     ----------
     sources : Sources
     dtype : torch.dtype, optional
-        What floating-point tensors are converted to.
+        The dtype for floating-point tensors.
     kept : sequence of str, optional
         Of tied names those that are written; without any the first; None writes all, and tensors that overlap.
     is_sharded : bool

@@ -75,7 +75,7 @@ class Sources:
     keep, strip_prefix, unknown, strict : optional
         As for ``zerocopy.convert``.
     dtype : torch.dtype, optional
-        What tensors are converted to when they are read.
+        The dtype that floating-point tensors get when they are read.
     plain : collection of str
         Formats of files that need not be read with torch if the bytes of all their tensors can be copied.
 
