@@ -1,4 +1,4 @@
-"""Collects the metadata of files, and the ties among them. Other formats keep those of ``.safetensors`` as an attribute."""
+"""Collects the metadata of files, and ties among them. Other formats keep those of ``.safetensors`` as an attribute."""
 
 from __future__ import annotations
 
