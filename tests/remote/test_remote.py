@@ -247,6 +247,17 @@ def test_faults_that_stay_are_named(server: HttpServer, statuses: list[int], num
     assert server.headers[0]["Authorization"].startswith("Basic ")
 
 
+def test_names_with_spaces_and_letters_of_other_scripts(changing: HttpServer) -> None:
+    torch.save({"x": torch.ones(3)}, changing.folder / "größe 1.pt")
+    for name in ("größe 1.pt", "gr%C3%B6%C3%9Fe%201.pt?download=true"):
+        assert_same(zerocopy.load(changing.url(name)), {"x": torch.ones(3)})
+
+
+def test_hosts_that_do_not_answer_are_named() -> None:
+    with pytest.raises(OSError, match=r"http://nowhere\.invalid/a\.pt"):
+        zerocopy.load("http://nowhere.invalid/a.pt")
+
+
 def test_redirects(server: HttpServer) -> None:
     server.faults = [faults(302, 307, headers={"Location": "/a.pt?signed=1"})]
     assert_same(zerocopy.load(server.url("gone")), STATE)

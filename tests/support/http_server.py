@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 #: Answers a request itself and returns True, or leaves it to the server.
 Fault = Callable[["Handler"], bool]
@@ -43,7 +44,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.answer(*self._range())
 
     def _range(self) -> tuple[int, dict[str, str], bytes]:
-        path = self.server.folder / re.sub(r"^\w+://[^/]*", "", self.path).partition("?")[0].lstrip("/")
+        name = unquote(re.sub(r"^\w+://[^/]*", "", self.path).partition("?")[0])
+        path = self.server.folder / name.lstrip("/")
         if not path.is_file():
             return 404, {}, b""
         status = path.stat()

@@ -12,11 +12,12 @@ import functools
 import http.client
 import os
 import re
+import socket
 import ssl
 import time
 import urllib.request
 from typing import NamedTuple
-from urllib.parse import SplitResult, unquote, urljoin, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 
 from zerocopy import _version
 from zerocopy.errors import UnsupportedError
@@ -32,6 +33,7 @@ _MAX_REDIRECTS = 10
 _REDIRECTS = (301, 302, 303, 307, 308)
 _TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
 _RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
+_KEPT = "/%?:@!$&'()*+,;=[]~"  # characters that an address may have, or that were quoted already
 _Connection = http.client.HTTPConnection
 
 
@@ -98,6 +100,8 @@ class HttpRanges:
         for attempt in range(_ATTEMPTS):
             try:
                 return self._attempt(begin, end)
+            except socket.gaierror as error:
+                raise self._error(errno.EHOSTUNREACH, begin, end, str(error)) from None
             except (_Retry, TimeoutError, ConnectionError, http.client.HTTPException) as error:
                 last = error
             if attempt + 1 < _ATTEMPTS:
@@ -193,7 +197,7 @@ class HttpRanges:
     def _exchange(
         self, connection: _Connection, parts: SplitResult, headers: dict[str, str]
     ) -> http.client.HTTPResponse:
-        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        target = quote((parts.path or "/") + (f"?{parts.query}" if parts.query else ""), safe=_KEPT)
         own = {"Accept-Encoding": "identity", "User-Agent": f"zerocopy/{_version.__version__}", **headers}
         if parts.username is not None:
             own["Authorization"] = _basic(parts)
