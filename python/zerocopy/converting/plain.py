@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pickle import UnpicklingError
 from typing import Any, NamedTuple
 
-from zerocopy import _core
+from zerocopy import _core, remote
 from zerocopy.catalogue import contents
 from zerocopy.catalogue.files import OpenFile, Trouble
 from zerocopy.errors import Error
@@ -142,6 +142,8 @@ def plain_sources(paths: Sequence[Any], containers: Collection[str]) -> list[Ope
 
 
 def _opened(path: Any, containers: Collection[str], on_failure: contextlib.ExitStack) -> Opened:
+    if remote.is_url(path):
+        raise Trouble("is not on this machine")
     found = model_folder.located(path)
     is_index = isinstance(found, shard_index.Index)
     layers: dict[Any, PlainLayer] = {}
