@@ -19,7 +19,7 @@ from ..engine.cases import Case, ClientsCase, Side, TimeCase
 from ..engine.loader import Loader, needs_module, stock_load
 
 _KEY = b"benchmarks"  # both sides of torch.multiprocessing have to have it
-_ADDRESS, _FOLDER = "ZEROCOPY_BENCHMARK_ADDRESS", "ZEROCOPY_BENCHMARK_FOLDER"
+_ADDRESS, _FOLDER = "ZEROCOPY_BENCHMARK_ADDRESS", "ZEROCOPY_BENCHMARK_FOLDER_"
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -50,6 +50,18 @@ def _published(path: str, share: Any) -> Any:
 
     share.unload("*")
     return share.load(zerocopy.load, path)
+
+
+def cast(path: str) -> Any:
+    """Load a file, and convert what is in it."""
+    import zerocopy
+
+    return {name: tensor.to(torch.float16) for name, tensor in zerocopy.load(path).items()}
+
+
+def _published_cast(path: str, share: Any) -> Any:
+    share.unload("*")
+    return share.load(cast, path)
 
 
 # ------------------------------------------------------------------------------ torch.multiprocessing
@@ -101,21 +113,46 @@ def _publish(path: str) -> None:
                 connection.poll(60)  # until the other one has what it needs, and closes
 
 
-# ------------------------------------------------------------------------------ a pipeline of diffusers
+# ------------------------------------------------------------------------------ models in folders
 
 
 @functools.cache
-def _pipeline_folder() -> str:
-    """Have a pipeline of half a gigabyte, which is gone with this process; clients inherit it."""
-    if _FOLDER in os.environ:
-        return os.environ[_FOLDER]
-    os.environ[_FOLDER] = folder = tempfile.mkdtemp(prefix="zc.pipeline.")
+def _folder_of(kind: str) -> str:
+    """Have a model of half a gigabyte in a folder, which is gone with this process; clients inherit it."""
+    name = _FOLDER + kind
+    if name in os.environ:
+        return os.environ[name]
+    os.environ[name] = folder = tempfile.mkdtemp(prefix=f"zc.{kind}.")
     owner = os.getpid()
     atexit.register(lambda: shutil.rmtree(folder) if os.getpid() == owner else None)
     # By another process: this one will fork, and may have no threads of OpenMP then.
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.rows.share", "save_pipeline", folder]
-    subprocess.run(command, cwd=_ROOT, check=True)
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.rows.share", kind, folder]
+    subprocess.run(command, cwd=_ROOT, check=True, stderr=subprocess.DEVNULL)
     return folder
+
+
+def _save_bert(folder: str) -> None:
+    from transformers import BertConfig, BertModel
+
+    BertModel(BertConfig()).save_pretrained(folder)
+
+
+def _pretrained(_: str, folder: str) -> Any:
+    from transformers import BertModel
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    return BertModel.from_pretrained(folder)
+
+
+def _published_pretrained(path: str, folder: str) -> Any:
+    share = cache()
+    share.unload("*")
+    share.patch_all()
+    try:
+        return _pretrained(path, folder)
+    finally:
+        share.unpatch_all()
 
 
 def _save_pipeline(folder: str) -> None:
@@ -148,13 +185,16 @@ def _pipeline(_: str, folder: str) -> Any:
 
 
 def _plain(_: str) -> str:
-    return _pipeline_folder()
+    return _folder_of("pipeline")
 
 
 def _shared(_: str) -> str:
-    folder = _pipeline_folder()
     cache().patch_all()
-    return folder
+    return _folder_of("pipeline")
+
+
+def _bert(_: str) -> str:
+    return _folder_of("bert")
 
 
 _OURS = needs_module("zerocopy")
@@ -173,6 +213,13 @@ def _pipelines(label: str, prepare: Callable[[str], str], missing: Callable[[], 
     return Loader(label, _pipeline, why_not, prepare, modules=_PIPELINE, expected=None)
 
 
+def _models(label: str, load: Callable[..., Any], missing: Callable[[], str] = lambda: "") -> Loader:
+    def why_not() -> str:
+        return needs_module("transformers")() or missing()
+
+    return Loader(label, load, why_not, _bert, modules=("transformers",), expected=None)
+
+
 _MODULE: dict[str, Any] = {"reference": "torch-trusted", "real": lambda module: dict(module.state_dict())}
 
 LOADERS: dict[str, Loader] = {
@@ -187,6 +234,17 @@ LOADERS: dict[str, Loader] = {
         **_MODULE,
     ),
     "share-first": Loader("share.load, kept anew", _published, _OURS, lambda _: cache(), modules=ASKING),
+    "share-computed": Loader(
+        "share.load(cast), kept anew",
+        _published_cast,
+        _OURS,
+        lambda _: cache(),
+        modules=ASKING,
+        reference="cast",
+    ),
+    "cast": Loader("cast", cast, _OURS, reference="cast"),
+    "share-pretrained": _models("from_pretrained, kept anew", _published_pretrained, _OURS),
+    "pretrained": _models("from_pretrained", _pretrained),
     "multiprocessing": Loader("torch.multiprocessing, fd", _received, prepare=_publisher),
     "torch-trusted": Loader(
         "torch.load", lambda path: stock_load(path, weights_only=False), reference="torch-trusted"
@@ -205,16 +263,17 @@ CASES: tuple[Case, ...] = (
             ("share/pipeline/plain", "share-pipeline", "pipeline", "small.pt"),
         )
     ),
-    TimeCase(
-        "share/first",
-        Side("share-first", "bert.pt"),
-        Side("zerocopy", "bert.pt"),
-        columns=("ready",),
-        most_rounds=9,
+    *(
+        TimeCase(name, Side(ours, file), Side(peer, file), columns=("ready",), most_rounds=9)
+        for name, ours, peer, file in (
+            ("share/first", "share-first", "zerocopy", "bert.pt"),
+            ("share/first/pretrained", "share-pretrained", "pretrained", "small.pt"),
+            ("share/first/computed", "share-computed", "cast", "matrix.pt"),
+        )
     ),
     ClientsCase("share/attaches", Side("share", "bert.pt"), "attaches"),
     ClientsCase("share/pss", Side("share", "matrix.pt"), "pss"),
 )
 
 if __name__ == "__main__":
-    {"publish": _publish, "save_pipeline": _save_pipeline}[sys.argv[1]](sys.argv[2])
+    {"publish": _publish, "pipeline": _save_pipeline, "bert": _save_bert}[sys.argv[1]](sys.argv[2])

@@ -34,12 +34,7 @@ def note(result: Any, entry: str, is_own: bool) -> None:
     with contextlib.suppress(TypeError):  # a dict, a list, ...: known by its tensors alone
         _results[at] = _Known(weakref.ref(result, lambda _: _results.pop(at, None)), entry)
         if is_own:
-            _digests[entry] = {_digest(result)}
-
-
-def _digest(obj: Any) -> str | None:
-    with MappedFiles() as mapped:
-        return fingerprint.digest_of(obj, mapped)
+            _digests[entry] = {fingerprint.digest_of(result)}
 
 
 #: Returns a fresh copy of what an entry has, or raises ``LookupError``.
@@ -99,9 +94,9 @@ class References:
 
 
 def _is_unchanged(obj: Any, entry: str, again: Again) -> bool:
-    known, digest = _digests.setdefault(entry, set()), _digest(obj)
+    known, digest = _digests.setdefault(entry, set()), fingerprint.digest_of(obj)
     if digest not in known and entry not in _rebuilt:
         with contextlib.suppress(LookupError):  # it is gone, or is not written yet
-            known.add(_digest(again(entry)))
+            known.add(fingerprint.digest_of(again(entry)))
             _rebuilt.add(entry)
     return digest is not None and digest in known

@@ -98,9 +98,9 @@ class Computation:
                 with self._cache.writing(self._call.key, head, 0, 0, ()) as new:
                     new.finish()
             return result
+        unchanged = arguments.unchanged()
         for is_plain in (True, False):
             with MappedFiles() as mapped:
-                unchanged = arguments.unchanged(mapped)
                 plan = publish.plan_of(result, mapped, unchanged, noted, is_plain)
                 if plan is None:
                     continue
@@ -161,26 +161,23 @@ class _Arguments:
         # The caller gets its own object where an earlier result is part of the result.
         self._own = [value for value in self._mutable if not any(value is each for each in known.arguments)]
         self._earlier = known.arguments
-        with MappedFiles() as mapped:
-            self._before = fingerprint.described(self._all, mapped) if self._mutable else None
-            self._states = [fingerprint.described(value, mapped) for value in self._earlier]
+        self._before = fingerprint.digest_of(self._all, thoroughly=False) if self._mutable else None
+        self._states = [fingerprint.digest_of(value, thoroughly=False) for value in self._earlier]
 
     def why_plain(self, result: Any) -> str:
         """Return why a program has to make the call itself, or an empty string."""
-        if self._before is not None:
-            with MappedFiles() as mapped:
-                if fingerprint.described(self._all, mapped) != self._before:
-                    return "it changes its arguments"
+        if self._before is not None and fingerprint.digest_of(self._all, thoroughly=False) != self._before:
+            return "it changes its arguments"
         if self._own and fingerprint.has_any(result, self._own):
             return "its result has an argument in it"
         return ""
 
-    def unchanged(self, mapped: MappedFiles) -> dict[int, Any]:
+    def unchanged(self) -> dict[int, Any]:
         """Return the earlier results that the call has left as they were: the caller has them."""
         return {
             number: value
             for number, (value, before) in enumerate(zip(self._earlier, self._states, strict=True))
-            if fingerprint.are_same(before, fingerprint.described(value, mapped))
+            if before is not None and fingerprint.digest_of(value, thoroughly=False) == before
         }
 
 

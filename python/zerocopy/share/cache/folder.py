@@ -75,12 +75,7 @@ class Cache:
 
     def of_key(self, key: str) -> Iterator[Entry]:
         """Yield the entries of a key that are whole, the last used first. The caller closes what it takes."""
-        folder = f"{self._results}/{key}"
-        try:
-            names = [name for name in os.listdir(folder) if name[0] != "."]  # noqa: PTH208
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        paths = [f"{folder}/{name}" for name in names]
+        paths = self._paths_of(key)
         for path in paths if len(paths) < 2 else sorted(paths, key=_atime, reverse=True):
             entry = self.opened(path)
             if entry is not None and entry.is_trusted:

@@ -20,8 +20,10 @@ what ``torch.compile`` has made           is refused: it is code of the process 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib
 import io
+import pickle
 import sys
 import threading
 import types
@@ -34,7 +36,7 @@ import torch
 from zerocopy import jit
 from zerocopy._torch import sparse, tensor_extras
 from zerocopy.errors import UnsupportedError
-from zerocopy.share.objects import arrays, nested_functions
+from zerocopy.share.objects import by_value
 
 _RLOCK = type(threading.RLock())
 _ACCELERATE = "_hf_hook"
@@ -73,7 +75,7 @@ def reduced(obj: Any) -> Any:
         return _of_optimizer(obj)
     if type(obj) is _RLOCK:
         return threading.RLock, ()
-    return arrays.reduced(obj)
+    return _of_array(obj)
 
 
 def _of_method(method: types.MethodType) -> Any:
@@ -131,7 +133,7 @@ def _of_optimizer(optimizer: torch.optim.Optimizer) -> Any:
 def _is_compiled(obj: Any) -> bool:
     """Return whether ``torch.compile`` has made a module or function, or has been told to compile a module in place."""
     names = getattr(obj, "__dict__", ())
-    if isinstance(obj, types.FunctionType) and nested_functions.is_found(obj):
+    if isinstance(obj, types.FunctionType) and by_value.is_found(obj):
         return False  # by its name: torch wraps functions of its own, too
     return (
         "_torchdynamo_orig_callable" in names
@@ -220,6 +222,50 @@ def _set_hooked(module: Any, state: dict[str, Any]) -> None:
     hook = vars(module).pop(_ACCELERATE)
     hooks.add_hook_to_module(module, hooks.ModelHook())  # its own was initialized where the module was made
     setattr(module, _ACCELERATE, hook)
+
+
+def _of_array(obj: Any) -> Any:
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not isinstance(obj, numpy.ndarray):
+        return NotImplemented
+    if type(obj) is numpy.ma.MaskedArray:
+        mask = None if obj.mask is numpy.ma.nomask else obj.mask
+        return _masked, (obj.data, mask, obj.fill_value, obj.hardmask)
+    if type(obj) not in (numpy.ndarray, numpy.memmap, numpy.recarray) or obj.size == 0 or obj.dtype.hasobject:
+        return NotImplemented
+    if type(obj) is numpy.ndarray and (obj.flags.c_contiguous or obj.flags.f_contiguous):
+        return NotImplemented
+    extents = [(size - 1) * stride for size, stride in zip(obj.shape, obj.strides, strict=True)]
+    before = sum(extent for extent in extents if extent < 0)
+    size = sum(abs(extent) for extent in extents) + obj.itemsize
+    # All bytes between the first and the last element: memory that overlaps other buffers stays one with them.
+    memory = (ctypes.c_ubyte * size).from_address(obj.ctypes.data + before)
+    layout = obj.dtype, obj.shape, obj.strides, -before, obj.flags.writeable
+    return _array, (type(obj), pickle.PickleBuffer(memory), *layout)
+
+
+def _array(
+    cls: Any,
+    buffer: Any,
+    dtype: Any,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    offset: int,
+    is_writeable: bool,
+) -> Any:
+    import numpy as np
+
+    made: Any = np.ndarray(shape, dtype, buffer, offset, strides).view(cls)
+    made.flags.writeable = is_writeable and made.flags.writeable
+    return made
+
+
+def _masked(data: Any, mask: Any, fill_value: Any, is_hard: bool) -> Any:
+    import numpy as np
+
+    return np.ma.MaskedArray(
+        data, np.ma.nomask if mask is None else mask, fill_value=fill_value, hard_mask=is_hard, copy=False
+    )
 
 
 def make_importable(module: str) -> None:

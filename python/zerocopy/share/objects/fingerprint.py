@@ -1,7 +1,7 @@
 """Fingerprint an object down to its last byte, to see later whether it was changed.
 
-Two objects are the same if they pickle alike, and if their storages are the same bytes of the same files, none of them
-written to here. The pickle is only compared, so it may be one that nobody can load.
+Two objects are the same if they pickle alike, and if their storages are the same bytes of the same files, or equal
+bytes that no file has.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 import io
 import os
 from collections.abc import Collection
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -21,35 +21,10 @@ from zerocopy.share.conditions import file_identity
 from zerocopy.share.objects.skeleton import OutOfBandBuffers, SkeletonPickler
 
 
-class State(NamedTuple):
-    """The fingerprint of an object."""
+def digest_of(obj: Any, thoroughly: bool = True) -> str | None:
+    """Return a digest of an object's state that other processes would compute too; None if it cannot be pickled.
 
-    skeleton: bytes
-    tensors: list[tuple[Any, ...]]  # by the numbers of their storages
-    places: list[tuple[Any, int]]  # of each storage: what it lies in, and where in that
-
-
-def digest_of(obj: Any, mapped: MappedFiles) -> str | None:
-    """Return a digest of an object's state that other processes would compute too; None if it cannot be pickled."""
-    state = described(obj, mapped, thoroughly=True)
-    if state is None:
-        return None
-    digest = hashlib.blake2b(repr((state.places, state.tensors)).encode(), digest_size=20)
-    digest.update(state.skeleton)
-    return digest.hexdigest()
-
-
-def described(obj: Any, mapped: MappedFiles, thoroughly: bool = False) -> State | None:
-    """Return an object's state, with a checksum of bytes that no file has; None if it cannot be pickled.
-
-    Parameters
-    ----------
-    obj : object
-        The object.
-    mapped : MappedFiles
-        The files that are mapped here.
-    thoroughly : bool
-        Whether dill may pickle it.
+    Bytes that no file has count by a checksum. `thoroughly`: dill may pickle the object.
     """
     buffers = OutOfBandBuffers()
     try:
@@ -57,15 +32,23 @@ def described(obj: Any, mapped: MappedFiles, thoroughly: bool = False) -> State 
     except Exception:  # then nothing is known about it
         return None
     tensors, storages = _tensors_and_storages(buffers)
+    digest = hashlib.blake2b(repr((tensors, _places_of(storages))).encode(), digest_size=20)
+    digest.update(skeleton)
+    return digest.hexdigest()
+
+
+def _places_of(storages: list[torch.UntypedStorage]) -> list[tuple[Any, int]]:
+    """Return of each storage what its bytes lie in, and where in that."""
     names: dict[int, Any] = {}
     places: list[tuple[Any, int]] = []
-    for storage in storages:
-        place = mapped.place_of(storage.data_ptr(), storage.nbytes())
-        if place is not None:
-            places.append((_what(place, names), place.offset))
-        elif storage.device.type == "cpu":
-            places.append(("bytes", _core.crc32(_torch.bytes_of(storage))))
-    return State(skeleton, tensors, places)
+    with MappedFiles() as mapped:
+        for storage in storages:
+            place = mapped.place_of(storage.data_ptr(), storage.nbytes())
+            if place is not None:
+                places.append((_what(place, names), place.offset))
+            elif storage.device.type == "cpu":
+                places.append(("bytes", _core.crc32(_torch.bytes_of(storage))))
+    return places
 
 
 def has_any(obj: Any, wanted: Collection[object], storages: Collection[torch.UntypedStorage] = ()) -> bool:
@@ -81,11 +64,6 @@ def has_any(obj: Any, wanted: Collection[object], storages: Collection[torch.Unt
         return False
     found = _tensors_and_storages(buffers)[1]
     return not set(map(_torch.identity, found)).isdisjoint(map(_torch.identity, storages))
-
-
-def are_same(one: State | None, other: State | None) -> bool:
-    """Return whether both are there, and the same."""
-    return one is not None and one == other
 
 
 def _what(place: FileExtent, known: dict[int, Any]) -> Any:

@@ -18,7 +18,7 @@ from zerocopy._native import _C
 from zerocopy._torch import tensor_extras
 from zerocopy.errors import Error, UnsupportedError
 from zerocopy.share.conditions.hashes import Hashes
-from zerocopy.share.objects import by_value, custom_reducers, nested_functions
+from zerocopy.share.objects import by_value, custom_reducers
 
 #: Shorter bytes go by value.
 SHARED_FROM = 1 << 12
@@ -167,7 +167,7 @@ class SkeletonPickler(pickle.Pickler):
         found = custom_reducers.reduced(obj)
         if found is not NotImplemented:
             return found
-        has_no_name = by_value.is_nameless(obj) or nested_functions.is_nested(obj)
+        has_no_name = by_value.is_nameless(obj) or by_value.is_nested(obj)
         if has_no_name and (self._buffers.is_call or by_value.refers_to_objects(obj)):
             # All of it by dill: the class of an argument has to be the one that the function knows, and what a hook
             # refers to the one that is in the model.

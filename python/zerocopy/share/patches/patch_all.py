@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import inspect
 import logging
 import os
 import sys
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
 from zerocopy import environment
 from zerocopy.process import import_hook, interrupts, torch_compiler
 from zerocopy.process.replacements import Replacements, lock
-from zerocopy.share.patches import route
 from zerocopy.share.patches.targets import Target, known_targets, targets_in
 
 log = logging.getLogger("zerocopy")
@@ -43,7 +44,7 @@ def patch_all(config: str | os.PathLike[str] | None = None) -> None:
     Nothing is imported for it: a library is patched as soon as the program imports it. Calling it again
     changes nothing, apart from what a configuration adds. ``torch.save`` to a path whose file is mapped by any process
     writes another file and renames it, as under :func:`zerocopy.patch`. With ``ZEROCOPY_DISABLE=1`` in the environment
-    it does nothing, and neither in a process in which the server has a model loaded.
+    it does nothing.
 
     Parameters
     ----------
@@ -168,21 +169,73 @@ class _Here:
         self._target, self._raw, self._function = target, raw, function
 
     def called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if not _is_wanted(self._target) or not route.is_ours(self._target, args, kwargs):
+        if not _is_wanted(self._target) or not _is_ours(self._target, args, kwargs):
             return self._function(*args, **kwargs)
         if not isinstance(self._raw, classmethod):
-            return route.call(self.replacement, self._function, args, kwargs)
+            return _call(self.replacement, self._function, args, kwargs)
         cls, *rest = args
         bound = _bound(self._target, self.replacement, cls)
-        return route.call(bound, functools.partial(self._function, cls), tuple(rest), kwargs)
+        return _call(bound, functools.partial(self._function, cls), tuple(rest), kwargs)
 
 
 def _bound(target: Target, replacement: Any, cls: type) -> Any:
     """Return a class method as one would name it: its key has the name."""
     if inspect.getattr_static(cls, target.name, None) is replacement:
         return getattr(cls, target.name)
-    return route.Inherited(target, cls)  # the class has one of its own, which has called this one
+    return Inherited(target, cls)  # the class has one of its own, which has called this one
 
 
 def _is_wanted(target: Target) -> bool:
     return target in _wanted and not environment.is_disabled()
+
+
+class _Thread(threading.local):
+    """The state of the present thread."""
+
+    is_calling = False  # within a patched function: its own calls stay in this process
+
+
+_thread = _Thread()
+
+
+def _is_ours(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether a call may be answered from the cache."""
+    if _thread.is_calling:
+        return False
+    file = args[0] if args else kwargs.get("f", kwargs.get("filename"))
+    return not target.takes_files or isinstance(file, (str, os.PathLike))
+
+
+def _call(
+    function: Callable[..., Any], original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Return a kept result, or what the original returns. `function`: as another process can look it up by its name."""
+    from zerocopy.share import loading  # which needs torch
+
+    _thread.is_calling = True
+    try:
+        return torch_compiler.untraced(loading.load_as_program)(function, original, args, kwargs)
+    finally:
+        _thread.is_calling = False
+
+
+class Inherited:
+    """A class method of a base class, for a class that has one of its own by that name.
+
+    ``super().from_pretrained`` has no name by which another process could look it up.
+    """
+
+    def __init__(self, target: Target, cls: type) -> None:
+        self._target, self._cls = target, cls
+        self.__module__ = cls.__module__
+        self.__qualname__ = f"{cls.__qualname__}.{target.name}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Inherited, (self._target, self._cls)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it as ``super()`` would."""
+        owner: Any = importlib.import_module(self._target.module)
+        for name in self._target.owners:
+            owner = getattr(owner, name)
+        return vars(owner)[self._target.name].__func__(self._cls, *args, **kwargs)
