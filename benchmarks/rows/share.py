@@ -145,14 +145,13 @@ def _pretrained(_: str, folder: str) -> Any:
     return BertModel.from_pretrained(folder)
 
 
-def _published_pretrained(path: str, folder: str) -> Any:
-    share = cache()
-    share.unload("*")
-    share.patch_all()
-    try:
-        return _pretrained(path, folder)
-    finally:
-        share.unpatch_all()
+def _patched_anew() -> None:
+    cache().unload("*")
+    cache().patch_all()
+
+
+def _unpatched() -> None:
+    cache().unpatch_all()
 
 
 def _save_pipeline(folder: str) -> None:
@@ -213,11 +212,12 @@ def _pipelines(label: str, prepare: Callable[[str], str], missing: Callable[[], 
     return Loader(label, _pipeline, why_not, prepare, modules=_PIPELINE, expected=None)
 
 
-def _models(label: str, load: Callable[..., Any], missing: Callable[[], str] = lambda: "") -> Loader:
+def _models(label: str, settle: Callable[[], None]) -> Loader:
     def why_not() -> str:
-        return needs_module("transformers")() or missing()
+        return needs_module("transformers")() or _OURS()
 
-    return Loader(label, load, why_not, _bert, modules=("transformers",), expected=None)
+    modules = ("transformers", *ASKING)
+    return Loader(label, _pretrained, why_not, _bert, modules=modules, expected=None, settle=settle)
 
 
 _MODULE: dict[str, Any] = {"reference": "torch-trusted", "real": lambda module: dict(module.state_dict())}
@@ -243,8 +243,8 @@ LOADERS: dict[str, Loader] = {
         reference="cast",
     ),
     "cast": Loader("cast", cast, _OURS, reference="cast"),
-    "share-pretrained": _models("from_pretrained, kept anew", _published_pretrained, _OURS),
-    "pretrained": _models("from_pretrained", _pretrained),
+    "share-pretrained": _models("from_pretrained, kept anew", _patched_anew),
+    "pretrained": _models("from_pretrained", _unpatched),
     "multiprocessing": Loader("torch.multiprocessing, fd", _received, prepare=_publisher),
     "torch-trusted": Loader(
         "torch.load", lambda path: stock_load(path, weights_only=False), reference="torch-trusted"
