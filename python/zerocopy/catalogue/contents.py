@@ -73,6 +73,10 @@ class Entry(NamedTuple):
     made_by: str = ""
     inside: str = ""
 
+    def spelled_shape(self, by: str = " x ") -> str:
+        """Return the shape as people and programs read it: ``2 x 3``, ``scalar``, or ``?``."""
+        return "?" if self.shape is None else by.join(map(str, self.shape)) or "scalar"
+
 
 class Value(NamedTuple):
     """A value that is not a tensor: its name, kind, and the value itself where it is small, or its length."""

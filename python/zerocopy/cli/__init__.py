@@ -2,7 +2,7 @@
 
 The module has ``DESCRIPTION``, perhaps ``EPILOG``, ``add_arguments(parser)`` and ``execute(parser, options)``, which
 returns the exit code. A module is imported when its command is used, so that no command waits for the imports of
-another. :mod:`zerocopy.cli.manual` writes the manual page from these modules.
+another. ``docs/manual.py`` writes the manual page from these modules.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from zerocopy.cli import output
 COMMANDS = {
     "bench": "measure loaders side by side on a file",
     "build-bridge": "compile the part that depends on the release of PyTorch",
-    "completion": "print a script that completes commands in bash",
     "convert": "write checkpoints in another format, or as shards",
     "diff": "compare two checkpoints: names, dtypes, shapes and values",
     "env": "print what a bug report needs: versions, system, variables",

@@ -76,17 +76,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Measure, and return the exit code."""
-    return _bench(options)
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if not 1 <= value <= 1000:
-        raise argparse.ArgumentTypeError(f"expected a number from 1 to 1000, not {text!r}")
-    return value
-
-
-def _bench(options: argparse.Namespace) -> int:
     with contextlib.closing(OpenFile(options.file)) as file:
         container = _core.container(file.descriptor, file.path)
         loaders = {**_loaders(file.path, container, options.trust), _CEILING: lambda: _read(file.path)}
@@ -110,6 +99,13 @@ def _bench(options: argparse.Namespace) -> int:
             progress.end()
         _report(options, container, file.size, [_median(name, found) for name, found in rounds.items()])
     return runner.FINE
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if not 1 <= value <= 1000:
+        raise argparse.ArgumentTypeError(f"expected a number from 1 to 1000, not {text!r}")
+    return value
 
 
 def _loaders(path: str, container: str, trust: bool) -> dict[str, Callable[[], Any]]:

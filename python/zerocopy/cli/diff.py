@@ -75,33 +75,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"print at most N lines of differences; 0 prints all (default: {_MAX_LINES})",
     )
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object (docs/inspecting.md describes it)"
-    )
+    runner.add_json(parser, "docs/inspecting.md")
 
 
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Compare, and return the exit code."""
-    return _diff(options)
-
-
-def _tolerance(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value >= 0):
-        raise argparse.ArgumentTypeError(f"expected a number of at least 0, such as 1e-5, not {text!r}")
-    return value
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 0, not {text!r}")
-    return int(text)
-
-
-def _diff(options: argparse.Namespace) -> int:
     with contextlib.suppress(sides.NeedsTorch):
         a, b = sides.both(options.a, options.b)
         if options.rtol is None and options.atol is None:
@@ -122,6 +100,22 @@ def _diff(options: argparse.Namespace) -> int:
         zerocopy.open(options.b, device="cpu", unknown=unknown) as other,
     ):
         return _report(options, TorchSide(one), TorchSide(other), compare)
+
+
+def _tolerance(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value >= 0):
+        raise argparse.ArgumentTypeError(f"expected a number of at least 0, such as 1e-5, not {text!r}")
+    return value
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 0, not {text!r}")
+    return int(text)
 
 
 def _report(options: argparse.Namespace, a: sides.Side, b: sides.Side, compare: Callable[..., Any]) -> int:

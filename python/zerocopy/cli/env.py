@@ -77,12 +77,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Print the block, and return the exit code."""
-    return _print(options.json)
-
-
-def _print(as_json: bool) -> int:
     found = facts()
-    if as_json:
+    if options.json:
         output.say_json({**runner.head("env"), **found})
     else:
         say(_lines(found))

@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--tree", action="store_true", help="print an outline of the names, with sums")
     form.add_argument("--table", action="store_true", help="print the table in a pipe too")
-    form.add_argument("--json", action="store_true", help="print one JSON object (docs/cli.md describes it)")
+    runner.add_json(form)
 
 
 @collector_paused
@@ -138,18 +138,12 @@ def _natural(name: str) -> list[Any]:
     return parts
 
 
-def _shape(entry: Entry, by: str) -> str:
-    if entry.shape is None:
-        return "?"
-    return by.join(map(str, entry.shape)) or "scalar"
-
-
 def _line(entry: Entry) -> str:
     # Attributes of a named tuple take longer than its parts, and there may be tens of thousands of lines.
     name, dtype, _, nbytes, file, offset, _, _, same_as, shares_with, *_ = entry
     tie = f"={same_as}" if same_as else f"~{shares_with}" if shares_with else "-"
     return (
-        f"{escaped(name, _MAX_SHOWN)}\t{dtype or '?'}\t{_shape(entry, 'x')}\t{nbytes}\t"
+        f"{escaped(name, _MAX_SHOWN)}\t{dtype or '?'}\t{entry.spelled_shape('x')}\t{nbytes}\t"
         f"{_file(file)}\t{'-' if offset is None else offset}\t{'-' if tie == '-' else escaped(tie, _MAX_SHOWN)}\n"
     )
 
@@ -201,7 +195,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 def _short_shape(entry: Entry) -> str:
     """Return a shape, and of very many dimensions the first ones."""
-    text = _shape(entry, " x ")
+    text = entry.spelled_shape()
     if len(text) <= _MAX_SHAPE or entry.shape is None:
         return text
     return f"{' x '.join(map(str, entry.shape[:3]))} x ... ({len(entry.shape)} dimensions)"

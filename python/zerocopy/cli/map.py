@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="a checkpoint of one file, or - for standard input")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--table", action="store_true", help="print the table in a pipe too")
-    form.add_argument("--json", action="store_true", help="print one JSON object (docs/cli.md describes it)")
+    runner.add_json(form)
 
 
 @collector_paused

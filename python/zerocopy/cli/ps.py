@@ -41,20 +41,14 @@ _CHECKPOINTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".hdf5")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object (docs/cli.md describes it)"
-    )
+    runner.add_json(parser)
 
 
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """List, and return the exit code."""
-    return _list(options.json)
-
-
-def _list(as_json: bool) -> int:
     fork_servers = list(control.status())
     found = status()
-    if as_json:
+    if options.json:
         entries = [result._asdict() for result in found]
         output.say_json({**runner.head("ps"), "entries": entries, "warm": fork_servers})
     else:

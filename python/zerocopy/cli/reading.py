@@ -20,7 +20,7 @@ from zerocopy.catalogue.contents import Contents, contents_of
 from zerocopy.catalogue.files import OpenFile, open_file
 from zerocopy.cli import distributed_folder, output
 from zerocopy.cli.distributed_folder import Archive
-from zerocopy.cli.runner import BAD, FINE, TROUBLE, Trouble, head
+from zerocopy.cli.runner import BAD, FINE, TROUBLE, Trouble, add_json, head
 from zerocopy.errors import Error
 from zerocopy.loading.formats import model_folder, shard_index
 
@@ -155,9 +155,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         help="a checkpoint, an index of shards, a folder, or - for standard input",
     )
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object (docs/cli.md describes it)"
-    )
+    add_json(parser)
 
 
 def files_of(path: str) -> list[str]:

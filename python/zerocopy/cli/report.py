@@ -93,9 +93,10 @@ def _page(options: argparse.Namespace, path: str, contents: Contents) -> str:
         own = 0 if entry.same_as else entry.nbytes
         if entry.offset is not None and own:
             extents[entry.file].append((entry.offset, own, entry.dtype))
-        shape = "?" if entry.shape is None else " x ".join(map(str, entry.shape)) or "scalar"
         cells = (entry.same_as or None, *more[entry.name])
-        rows.append(Row(entry.name, entry.dtype or "?", shape, entry.nbytes, entry.offset, own, cells))
+        rows.append(
+            Row(entry.name, entry.dtype or "?", entry.spelled_shape(), entry.nbytes, entry.offset, own, cells)
+        )
     opened = {options.file: path}  # of standard input another one
     sizes = {name: Path(opened.get(name, name)).stat().st_size for name in contents.files}
     files = [File(name, size, extents[name]) for name, size in sizes.items()]

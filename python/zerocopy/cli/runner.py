@@ -59,6 +59,13 @@ def run(command: str, options: argparse.Namespace, execute: Callable[[], int]) -
     return TROUBLE
 
 
+def add_json(parser: Any, described: str = "docs/cli.md") -> None:
+    """Declare ``--json``, for a parser or a group of options that exclude each other."""
+    parser.add_argument(
+        "--json", action="store_true", help=f"print one JSON object ({described} describes it)"
+    )
+
+
 def head(command: str) -> dict[str, Any]:
     """Return the first members of a command's JSON."""
     return {"schema": _SCHEMA, "command": command, "zerocopy": __version__}

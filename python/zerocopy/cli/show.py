@@ -48,9 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "name", metavar="NAME[SLICE]", help="a name as zerocopy ls prints it, and perhaps a part: [0, :8]"
     )
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object (docs/cli.md describes it)"
-    )
+    runner.add_json(parser)
 
 
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
@@ -156,9 +154,10 @@ def _show_tensor(options: argparse.Namespace, path: str, entry: Entry, index_tex
 
 
 def _lines(entry: Entry, index_text: str, part: torch.Tensor, found: Statistics | None) -> Iterator[str]:
-    shape = "?" if entry.shape is None else " x ".join(map(str, entry.shape)) or "scalar"
     where = "" if entry.offset is None else f" at {entry.offset} of {escaped(entry.file)}"
-    yield output.bold(f"{escaped(entry.name)}: {entry.dtype} {shape}, {display.size(entry.nbytes)}{where}")
+    yield output.bold(
+        f"{escaped(entry.name)}: {entry.dtype} {entry.spelled_shape()}, {display.size(entry.nbytes)}{where}"
+    )
     if entry.same_as or entry.shares_with:
         tie = (
             f"= {escaped(entry.same_as)}"

@@ -1,6 +1,6 @@
 """Writes the manual page ``docs/zerocopy.1`` from the parsers of the commands.
 
-``tests/cli/test_manual.py`` compares it with the file, and says how to renew that.
+``python docs/manual.py >docs/zerocopy.1`` renews it; ``tests/cli/test_manual.py`` compares both.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def page() -> str:
 
 def _lines() -> Iterator[str]:
     yield f'.TH ZEROCOPY 1 "" "zerocopy {__version__}"'
-    yield '.\\" Written by python/zerocopy/cli/manual.py: change the help of a command, not this file.'
+    yield '.\\" Written by docs/manual.py: change the help of a command, not this file.'
     yield ".SH NAME"
     yield "zerocopy \\- load, inspect, convert and share PyTorch checkpoints"
     yield ".SH SYNOPSIS"
@@ -103,3 +103,7 @@ def _roff(text: str) -> str:
     """Return text in which nothing is a request or an escape of roff."""
     escaped = text.replace("\\", "\\e").replace("-", "\\-")
     return f"\\&{escaped}" if escaped[:1] in (".", "'") else escaped
+
+
+if __name__ == "__main__":
+    print(page(), end="")
