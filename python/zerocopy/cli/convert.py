@@ -19,11 +19,12 @@ sources are merged. One tensor at a time is in memory. After an error, DST is wh
 """
 
 EPILOG = (
-    reading.EXIT_CODES.format(
+    runner.exit_codes(
         fine="converted",
         bad="--verify found damage in a source, and converted nothing, or a difference afterwards",
         trouble="nothing was converted, or the result could not be verified or reported: one line on standard error "
         "says why",
+        several=runner.OF_SEVERAL,
     )
     + """
 example:
@@ -89,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Convert, and return the exit code."""
     target = options.target
-    replaces = any(_is_same_file(source, target) for source in options.sources)
+    replaces = any(runner.is_same_file(source, target) for source in options.sources)
     if options.verify and replaces:
         parser.error("--verify needs the source, which DST replaces")
     if options.tied_name and options.ties == "copy":
@@ -124,7 +125,7 @@ def _damage(paths: list[str]) -> list[str]:
 def _convert(options: argparse.Namespace, dtype: Any) -> None:
     from zerocopy.converting.converter import convert
 
-    shown = _Bar(f"zerocopy convert: {escaped(options.target)}:")
+    shown = Progress(f"zerocopy convert: {escaped(options.target)}:", 0)
     try:
         convert(
             options.sources,
@@ -132,7 +133,7 @@ def _convert(options: argparse.Namespace, dtype: Any) -> None:
             dtype=dtype,
             max_shard_size=options.max_shard_size,
             keep=_keep(options.keep),
-            progress=shown,
+            progress=shown.reach,
             unknown=options.unknown,
             strip_prefix=options.strip_prefix,
             ties=options.tied_name or options.ties,
@@ -159,24 +160,6 @@ def _say_written(options: argparse.Namespace, seconds: float, replacing: str) ->
     say([f"wrote {where}{replacing}{shards}: {display.size(size)} in {seconds:.1f} s{rate}"])
 
 
-class _Bar:
-    """Shows progress from the first call on, which says how much there is."""
-
-    def __init__(self, what: str) -> None:
-        self._what, self._done = what, 0
-        self._progress: Progress | None = None
-
-    def __call__(self, done: int, whole: int) -> None:
-        if self._progress is None:
-            self._progress = Progress(self._what, whole)
-        self._progress.add(done - self._done)
-        self._done = done
-
-    def end(self) -> None:
-        if self._progress is not None:
-            self._progress.end()
-
-
 def _dtype(parser: argparse.ArgumentParser, name: str | None) -> Any:
     if name is None:
         return None
@@ -192,10 +175,3 @@ def _dtype(parser: argparse.ArgumentParser, name: str | None) -> Any:
 
 def _keep(prefixes: list[str] | None) -> Callable[[str], bool] | None:
     return None if prefixes is None else lambda name: name.startswith(tuple(prefixes))
-
-
-def _is_same_file(source: str, target: str) -> bool:
-    try:
-        return Path(source).samefile(target)
-    except (OSError, ValueError):
-        return False

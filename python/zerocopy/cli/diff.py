@@ -225,7 +225,7 @@ def _tensor_differences(
         if ties.get(name) != others.get(name):
             text = f"{_tie(ties.get(name))} | {_tie(others.get(name))}"
             yield {"side": "!", "name": name, "kind": "ties", "text": text}
-    if elements.is_same_file(options.a, options.b):
+    if runner.is_same_file(options.a, options.b):
         return
     progress = output.Progress("zerocopy diff:", sum(one.nbytes for one, _ in left))
     try:

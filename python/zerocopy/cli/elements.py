@@ -11,7 +11,6 @@ import struct
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from zerocopy import _core, display
@@ -203,11 +202,3 @@ def position(number: int, shape: tuple[int, ...]) -> tuple[int, ...]:
         number, place = divmod(number, length)
         index.append(place)
     return tuple(reversed(index))
-
-
-def is_same_file(a: str, b: str) -> bool:
-    """Return whether two paths lead to one file."""
-    try:
-        return Path(a).samefile(b)
-    except OSError:
-        return False

@@ -153,6 +153,11 @@ class Progress:
             self._shown = percent
             self._draw(f" {percent} %{self._speed()}")
 
+    def reach(self, done: int, whole: int) -> None:
+        """Note how much is done, and how much there is."""
+        self._whole = whole
+        self.add(done - self._done)
+
     def _speed(self) -> str:
         """Return bytes, rate and time left, after a second and for amounts that are bytes."""
         seconds = time.monotonic() - self._start

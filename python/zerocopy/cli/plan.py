@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from zerocopy.cli import reading, runner
+from zerocopy.cli import runner
 from zerocopy.cli.output import escaped, say, say_json
 from zerocopy.display import count, size, spread
 
@@ -24,10 +24,11 @@ ranks.
 ROWWISE = r"(o_proj|down_proj|out_proj|c_proj|wo|w2|fc2|dense_4h_to_h)\.weight$"
 
 EPILOG = (
-    reading.EXIT_CODES.format(
+    runner.exit_codes(
         fine="planned",
         bad="(is not used)",
         trouble="the file cannot be read, or the command line makes no sense",
+        several=runner.OF_SEVERAL,
     )
     + """
 Tensor parallelism splits the first dimension of each tensor with two or more; the second where --rowwise matches its

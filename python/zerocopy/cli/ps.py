@@ -7,7 +7,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from zerocopy.cli import output, runner, serving, tables
+from zerocopy import display
+from zerocopy.cli import output, runner, tables
 from zerocopy.cli.output import escaped, listed, say
 from zerocopy.launch import control
 from zerocopy.share import status
@@ -21,7 +22,7 @@ depend on something unseen, and calls that programs make themselves. The last li
 "run --warm".
 """
 
-EPILOG = serving.exit_codes(
+EPILOG = runner.exit_codes(
     fine="listed",
     bad="nothing is kept",
     trouble="the cache folder is another user's, or open to others",
@@ -76,9 +77,9 @@ def _row(result: Result) -> tuple[str, ...]:
     return (
         tables.cell(result.what),
         result.key[:_KEY],
-        serving.size(result.written),
-        serving.size(result.mapped),
-        serving.span(time.time() - result.used),
+        _size(result.written),
+        _size(result.mapped),
+        _span(time.time() - result.used),
         _file_of(result),
     )
 
@@ -109,6 +110,18 @@ def _remarks(found: list[Result]) -> Iterator[str]:
 def _warm(found: dict[str, Any]) -> str:
     left_out = f", without {listed(map(escaped, found['excluded']))}" if found["excluded"] else ""
     return (
-        f"warm starts {found['pid']}, up {serving.span(time.time() - found['started'])}: {escaped(found['program'])}, "
+        f"warm starts {found['pid']}, up {_span(time.time() - found['started'])}: {escaped(found['program'])}, "
         f"{found['modules']} modules{left_out}, {found['starts']} starts, {len(found['running'])} running"
     )
+
+
+def _size(count: int) -> str:
+    """Return a number of bytes in the units of ``ZEROCOPY_MAX_BYTES``."""
+    return display.size(count, 1024)
+
+
+def _span(seconds: float) -> str:
+    for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"

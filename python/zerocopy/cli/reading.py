@@ -27,14 +27,6 @@ from zerocopy.loading.formats import model_folder, shard_index
 _MAX_MESSAGE = 1000
 _TROUBLE = "trouble"
 
-EXIT_CODES = """
-exit codes:
-  0  {fine}
-  1  {bad}
-  2  {trouble}
-Of several files the highest counts. 130 after an interrupt.
-"""
-
 
 class Reason(NamedTuple):
     """Why a file is not fine."""

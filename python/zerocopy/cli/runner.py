@@ -18,6 +18,9 @@ FINE, BAD, TROUBLE = 0, 1, 2
 INTERRUPTED = 130  # as a shell reports SIGINT and SIGPIPE
 BROKEN_PIPE = 141
 
+#: For commands of several files.
+OF_SEVERAL = "Of several files the highest counts. 130 after an interrupt.\n"
+
 _SCHEMA = 1
 _MAX_REASON = 2000
 _TRUST = "If you trust the file:"  # as in loading/objects/allowlist.py, which imports torch
@@ -57,6 +60,20 @@ def run(command: str, options: argparse.Namespace, execute: Callable[[], int]) -
         reason = reason.removeprefix(f"{display.shown(path, None)}: ").partition("\n")[0]
     output.print_error(f"zerocopy {command}: {where}{output.printable(reason, _MAX_REASON)}")
     return TROUBLE
+
+
+def is_same_file(a: str, b: str) -> bool:
+    """Return whether two paths lead to one file."""
+    try:
+        return os.path.samefile(a, b)  # noqa: PTH121  a Path takes longer to make
+    except (OSError, ValueError):
+        return False
+
+
+def exit_codes(fine: str, bad: str, trouble: str, several: str = "") -> str:
+    """Return what the help says of exit codes; `several` is a further line."""
+    codes = f"exit codes:\n  {FINE}  {fine}\n  {BAD}  {bad}\n  {TROUBLE}  trouble: {trouble}\n"
+    return f"\n{codes}{several}"
 
 
 def add_json(parser: Any, described: str = "docs/cli.md") -> None:

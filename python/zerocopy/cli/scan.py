@@ -17,7 +17,7 @@ from typing import Any
 from zerocopy import _core
 from zerocopy.catalogue import layout
 from zerocopy.catalogue.files import OpenFile
-from zerocopy.cli import distributed_folder, pickles, policy, reading
+from zerocopy.cli import distributed_folder, pickles, policy, reading, runner
 from zerocopy.cli.distributed_folder import Archive
 from zerocopy.cli.output import escaped, listed
 from zerocopy.cli.pickles import Global, Pickle
@@ -31,10 +31,11 @@ weights_only=True, its default. Nothing of a file is imported, run or built.
 """
 
 EPILOG = (
-    reading.EXIT_CODES.format(
+    runner.exit_codes(
         fine="safe: nothing is refused by policy, and there is one way to read the file",
         bad="unsafe: the reasons are listed",
-        trouble="trouble: a file could not be read, or is not a checkpoint",
+        trouble="a file could not be read, or is not a checkpoint",
+        several=runner.OF_SEVERAL,
     )
     + """
 example:

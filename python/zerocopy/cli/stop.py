@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from zerocopy.cli import runner, serving
+from zerocopy.cli import runner
 from zerocopy.cli.output import say
 from zerocopy.launch import control
 
@@ -13,7 +13,7 @@ Ends the fork servers of "zerocopy run --warm", as soon as their programs have e
 another one.
 """
 
-EPILOG = serving.exit_codes(
+EPILOG = runner.exit_codes(
     fine="they end",
     bad="no fork server was running",
     trouble="the folder of their sockets is not safe",

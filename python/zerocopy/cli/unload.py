@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from zerocopy.cli import ps, runner, serving
+from zerocopy.cli import ps, runner
 from zerocopy.cli.output import escaped, print_error, say
 from zerocopy.share import status, unload
 
@@ -13,7 +13,7 @@ Removes results that zerocopy.share keeps, and results that refer to them. A pro
 the next call computes the result anew.
 """
 
-EPILOG = serving.exit_codes(
+EPILOG = runner.exit_codes(
     fine="removed",
     bad="no such result is kept",
     trouble="the cache folder is another user's, or open to others",

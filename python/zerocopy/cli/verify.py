@@ -31,10 +31,11 @@ imported, run or built, unless --compare is given.
 """
 
 EPILOG = (
-    reading.EXIT_CODES.format(
+    runner.exit_codes(
         fine="fine: no damage was found (formats without checksums: as far as the structure shows)",
         bad="damaged: the reasons are listed, and the records named; or different, with --compare",
-        trouble="trouble: a file could not be read or compared, or is not a checkpoint",
+        trouble="a file could not be read or compared, or is not a checkpoint",
+        several=runner.OF_SEVERAL,
     )
     + """
 example:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from zerocopy import share
-from zerocopy.cli import runner, serving
+from zerocopy.cli import runner
 from zerocopy.cli.output import escaped, print_error, say
 
 DESCRIPTION = """
@@ -21,7 +21,7 @@ folder if they are relative, and with the same environment. What is kept already
 """
 
 EPILOG = (
-    serving.exit_codes(
+    runner.exit_codes(
         fine="all are kept",
         bad="the function raised an exception, which is printed",
         trouble="no such file or function; the cache folder cannot be used",
