@@ -212,7 +212,7 @@ def _about(path: str) -> Iterator[None]:
 
 
 class _Options:
-    """What the caller wants of arrays."""
+    """The form of arrays that the caller wants."""
 
     def __init__(self, is_writable: bool, views: tuple[str, ...]) -> None:
         self.is_writable, self._views = is_writable, views

@@ -2,7 +2,7 @@
 
 zerocopy's object lies in its mapping of the file. torch reads every storage into memory of its own; as soon as it
 has one, and the bytes are those of the file, it is handed those instead (torch calls ``map_location`` for each
-storage) and its own go. So one storage at a time is private, in files as torch.save writes them. What
+storage) and its own go. So one storage at a time is private, in files as torch.save writes them. All that
 zerocopy itself has to copy or inflate stays, twice; and torch reads all storages of a legacy file before it lets any
 of them go.
 """

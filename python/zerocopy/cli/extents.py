@@ -194,7 +194,7 @@ def _of_hdf5(file: OpenFile, facts: dict[str, Any]) -> Iterator[Extent]:
             yield Extent(storage.offset, storage.size, "storage", storage.key, note)
 
 
-#: What divides a file of each format, and the kind of all other bytes.
+#: Divides a file of each format; and the kind of all other bytes.
 _OF = {
     "zip": (_of_zip, "hole"),
     "torchscript": (_of_zip, "hole"),

@@ -37,7 +37,7 @@ class Reason(NamedTuple):
 
 @dataclass(frozen=True)
 class Report:
-    """What a command found out about one file.
+    """The findings of a command for one file.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ class Report:
 
 
 class Examiner(abc.ABC):
-    """What a command does with the files that paths lead to."""
+    """Examines the files that paths lead to."""
 
     #: The words for a file that is fine, and for one that is not.
     verdicts: tuple[str, str]
