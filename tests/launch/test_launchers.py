@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 from python_programs import PYTHON, RUN, process
+from sharing import wait_until
+from warm_starts import WARM, Place
 
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
 ACCELERATE = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1"]
@@ -126,6 +128,55 @@ def test_sitecustomize_of_the_user_is_imported_under_run(tmp_path: Path) -> None
     plain, under = (process(command, "start.py", "-O", cwd=tmp_path, **own) for command in (PYTHON, RUN))
     assert plain.stdout == under.stdout
     assert under.stdout.count("own /") == 2, under.stderr
+
+
+RANK = """
+import os, signal, sys, time, torch, zerocopy
+parent = open(f"/proc/{os.getppid()}/cmdline").read()
+print(os.getpid(), "zerocopy-warm" in parent, flush=True)
+print(sys.argv, __name__, sys.path[0], sorted(os.environ.keys() - {"_"}), zerocopy.is_patched(), flush=True)
+os.getsid(0) == os.getpid() or print("in the session", os.getpgrp() == int(os.environ["GROUP"]), flush=True)
+sys.argv[1:] == ["end"] or time.sleep(100)
+sys.exit(3)
+"""
+STARTING = """
+import os, signal, subprocess, sys
+word, is_apart = sys.argv[1], sys.argv[2] == "apart"
+os.environ.update(dict.fromkeys(["MASTER_PORT", "TORCHELASTIC_RUN_ID"], str(os.getpid())), GROUP=str(os.getpgrp()))
+command, pipe = [sys.executable, "rank.py", word], subprocess.PIPE
+rank = subprocess.Popen(command, start_new_session=is_apart, stdout=pipe, text=True)
+lines = [rank.stdout.readline().strip() for _ in range(2 if is_apart else 3)]
+if word == "terminate": (os.killpg if is_apart else os.kill)(rank.pid, signal.SIGTERM)
+if word == "kill": (os.killpg if is_apart else os.kill)(rank.pid, signal.SIGKILL)
+print(rank.wait(), *lines, sep=chr(10))
+"""
+
+
+@LAUNCHED
+@pytest.mark.parametrize("session", ["apart", "same"])
+def test_python_below_a_warm_program_starts_warm_too(tmp_path: Path, session: str) -> None:
+    """Those of torchrun lead sessions of their own, and are ended by their group."""
+    with Place(tmp_path) as place:
+        (tmp_path / "rank.py").write_text(RANK)
+
+        def run(command: list[str], word: str) -> tuple[list[str], list[str]]:
+            done = place.run(command, STARTING, word, session)
+            assert done.returncode == 0, done.stderr
+            code, first, *rest = done.stdout.splitlines()
+            return first.split(), [code, *rest]
+
+        words = ("end", "terminate", "kill")
+        plain = {word: run(WARM[:2], word)[1] for word in words}
+        assert [plain[word][0] for word in words] == ["3", "-15", "-9"]
+        for _ in range(5):
+            (_, is_warm), _ = run(WARM, "end")
+            if is_warm == "True":
+                break
+            place.wait(2)
+        for word in words:
+            (pid, is_warm), found = run(WARM, word)
+            assert (is_warm, found) == ("True", plain[word])
+            wait_until(lambda pid=pid: not Path("/proc", pid).exists())
 
 
 @LAUNCHED

@@ -222,9 +222,9 @@ def test_stopped_fork_server_is_not_waited_for_long(session: Place, monkeypatch:
 
 
 def test_killed_fork_server_ends_program_and_client_and_the_next_run_is_plain(session: Place) -> None:
-    [server] = session.servers()
     with running(session) as (client, pid):
-        os.kill(server["pid"], signal.SIGKILL)
+        _, server = status(pid)
+        os.kill(server, signal.SIGKILL)
         assert client.wait(PATIENCE) == -signal.SIGKILL
         assert client.stderr is not None
         assert "fork server" in client.stderr.read()

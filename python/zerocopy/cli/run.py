@@ -66,9 +66,11 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
     except ValueError as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
     can_be_recorded = name != "-" and not environment.is_disabled() and not circumstances.reports_imports()
+    session = None
     if options.warm and can_be_recorded:
         try:
-            Recorder(Request(words, options.module, options.share), circumstances.own_path())
+            session = circumstances.session()
+            Recorder(Request(words, options.module, options.share, session), circumstances.own_path())
         except OSError as error:
             import logging
 
@@ -78,6 +80,6 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
     except OSError as error:
         reason = f"can't open file {error.filename or name!r}: [Errno {error.errno}] {error.strerror}"
         parser.exit(2, f"{parser.prog}: {reason}\n")
-    program.patch_this_process(options.share)
+    program.patch_this_process(options.share, session)
     program.run(start)
     return 0

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from zerocopy.launch import circumstances, ending, frames, program, records
+from zerocopy.launch import circumstances, ending, program, records, sockets
 from zerocopy.launch.recording import Recorder
 from zerocopy.launch.request import Request
 
@@ -52,19 +52,19 @@ def prepared(
 ) -> Callable[[], object]:
     """Become what the client asked for, tell it, wait for its word; return the program. ``Refused``, ``OSError``."""
     files = [_moved(number, body) for number in descriptors]
-    frames.close_all(descriptors)
+    sockets.close_all(descriptors)
     checked, go, *rest = files
     become(body, rest, record.set_by_imports)
     ending.leave_loaded()
-    request = Request(body["words"], body["is_module"], body["share"])
+    request = Request(*body["request"])
     recorder = Recorder(request, circumstances.own_path(), record, imported.modules)
     del recorder  # the interpreter's end calls it
     run = program.prepared(request.words[0], request.words[1:], request.is_module)
     ahead = [sys.path[0], *body["ahead"]] if not sys.flags.safe_path else body["ahead"]
     require_no_shadows(ahead, imported.absent)
-    program.patch_this_process(request.share)
+    program.patch_this_process(request.share, request.session)
     _wait_for_word(checked)
-    frames.send(connection, {"ready": os.getpid()})
+    sockets.send(connection, {"ready": os.getpid()})
     _wait_for_word(go)
     connection.close()
     return run
@@ -79,7 +79,7 @@ def _wait_for_word(descriptor: int) -> None:
 
 
 def become(body: dict[str, Any], descriptors: list[int], set_by_imports: dict[str, str | None]) -> None:
-    """Take over the client's files, folder, environment, signals and terminal. ``Refused``, ``OSError``.
+    """Take over the client's files, folder, environment, signals, settings and terminal. ``OSError``, ``ValueError``.
 
     Parameters
     ----------
@@ -95,7 +95,10 @@ def become(body: dict[str, Any], descriptors: list[int], set_by_imports: dict[st
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
-    os.setpgid(0, body["group"])
+    if Request(*body["request"]).is_apart:
+        os.setsid()
+    else:
+        os.setpgid(0, body["group"])
     folder, *files = descriptors
     os.fchdir(folder)
     os.close(folder)
@@ -104,6 +107,7 @@ def become(body: dict[str, Any], descriptors: list[int], set_by_imports: dict[st
     _take_environment(body["environment"], set_by_imports)
     _renew_streams()
     _take_signals(body["ignored"], body["blocked"])
+    circumstances.take_settings(body["settings"])
     sys.path[:] = body["path"]  # its first entry is the program's to replace
     sys.orig_argv[:] = body["arguments"]
     sys._xoptions.clear()

@@ -14,65 +14,25 @@ import signal
 import sys
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from zerocopy._version import __version__
+from zerocopy.process import descendants
+
+if TYPE_CHECKING:
+    from zerocopy.launch.request import Request
+
+#: The number of a session, and when its leader started.
+Session = tuple[int, str]
 
 #: Variables that native libraries read when they are loaded. Those that Python code reads are found by watching.
-READ_AT_IMPORT = (
-    *(
-        "ASAN_",
-        "ATEN_",
-        "BLIS_",
-        "CUBLAS_",
-        "CUDA_",
-        "CUDNN_",
-        "DIFFUSERS_",
-        "DNNL_",
-        "GLIBC_",
-        "GOMP_",
-        "GOTO_",
-    ),
-    *(
-        "HF_",
-        "HIP_",
-        "HOME",
-        "HSA_",
-        "HUGGINGFACE_",
-        "KMP_",
-        "LANG",
-        "LC_",
-        "LD_",
-        "LSAN_",
-        "MALLOC_",
-        "MKL_",
-    ),
-    *(
-        "MPL",
-        "NCCL_",
-        "NPY_",
-        "NUMEXPR_",
-        "NUMPY_",
-        "NVIDIA_",
-        "OMP_",
-        "ONEDNN_",
-        "OPENBLAS_",
-        "PATH",
-        "PYTHON",
-    ),
-    *(
-        "PYTORCH_",
-        "ROCR_",
-        "SSL_",
-        "TMPDIR",
-        "TOKENIZERS_",
-        "TORCH",
-        "TRANSFORMERS_",
-        "TRITON_",
-        "TSAN_",
-        "TZ",
-    ),
-    *("UBSAN_", "VIRTUAL_ENV", "XDG_", "ZEROCOPY_"),
-)
+_PREFIXES = """
+ASAN_ ATEN_ BLIS_ CUBLAS_ CUDA_ CUDNN_ DIFFUSERS_ DNNL_ GLIBC_ GOMP_ GOTO_ HF_ HIP_ HOME HSA_ HUGGINGFACE_
+KMP_ LANG LC_ LD_ LSAN_ MALLOC_ MKL_ MPL NCCL_ NPY_ NUMEXPR_ NUMPY_ NVIDIA_ OMP_ ONEDNN_ OPENBLAS_ PATH
+PYTHON PYTORCH_ ROCR_ SSL_ TMPDIR TOKENIZERS_ TORCH_ TRANSFORMERS_ TRITON_ TSAN_ TZ UBSAN_ VIRTUAL_ENV XDG_
+ZEROCOPY_
+"""
+READ_AT_IMPORT = tuple(_PREFIXES.split())
 #: Stands for every variable, where an import has looked at all of them; after a prefix, for all that begin with it.
 ALL = "*"
 # torch reads it when a device is first used, which is never in a fork server.
@@ -84,6 +44,7 @@ _CONFINEMENT = ("Cap", "NoNewPrivs", "Seccomp")
 ARGUMENTS = "sys.argv"
 _OF_WARNINGS = ("bytes_warning", "debug", "dev_mode", "warn_default_encoding")
 _LIMITS = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
+_OOM_SCORE = "/proc/self/oom_score_adj"
 
 
 def reader(names: Iterable[str]) -> Callable[[str], bool]:
@@ -95,7 +56,7 @@ def reader(names: Iterable[str]) -> Callable[[str], bool]:
     )
 
 
-def session() -> list[object]:
+def session() -> Session:
     """Return the session's number, and when its leader started: numbers are used again."""
     leader = os.getsid(0)
     try:
@@ -103,7 +64,35 @@ def session() -> list[object]:
             started = file.read().rpartition(b")")[2].split()[19].decode()
     except OSError:
         started = ""
-    return [leader, started]
+    return leader, started
+
+
+def settings() -> dict[str, Any]:
+    """Return the settings of this process that :func:`take_settings` can give to another."""
+    with open(_OOM_SCORE, encoding="ascii") as file:  # noqa: PTH123
+        score = file.read().strip()
+    return {
+        "limits": {name: resource.getrlimit(getattr(resource, name)) for name in _LIMITS},
+        "scheduler": [os.sched_getscheduler(0), os.sched_getparam(0).sched_priority],
+        "nice": os.nice(0),
+        "oom_score": score,
+    }
+
+
+def take_settings(taken: dict[str, Any]) -> None:
+    """Give this process the settings of another. ``OSError``, ``ValueError`` where it may not have them."""
+    here = settings()
+    for name, limits in taken["limits"].items():
+        if (*limits,) != here["limits"][name]:
+            resource.setrlimit(getattr(resource, name), limits)
+    if taken["scheduler"] != here["scheduler"]:
+        policy, priority = taken["scheduler"]
+        os.sched_setscheduler(0, policy, os.sched_param(priority))
+    if taken["nice"] != here["nice"]:
+        os.setpriority(os.PRIO_PROCESS, 0, taken["nice"])
+    if taken["oom_score"] != here["oom_score"]:
+        with open(_OOM_SCORE, "w", encoding="ascii") as file:  # noqa: PTH123
+            file.write(taken["oom_score"])
 
 
 def describe(
@@ -111,8 +100,7 @@ def describe(
     environment: Mapping[str, str],
     names: Collection[str],
     modules: Iterable[str],
-    words: list[str],
-    share: bool,
+    request: Request,
 ) -> str:
     """Return all that must be the same in a fork server and in its client, as one text.
 
@@ -126,11 +114,10 @@ def describe(
         The variables that imports were seen to read; `ARGUMENTS` among them if they read the arguments.
     modules : iterable of str
         The modules that the fork server has imported.
-    words : list of str
-        The program and its arguments.
-    share : bool
-        Whether kept results are taken.
+    request : Request
+        The program.
     """
+    environment = descendants.unreached(environment)
     is_read = reader(names)
     root, here = os.stat("/"), os.stat(".")  # noqa: PTH116
     with open("/proc/self/cgroup", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
@@ -144,17 +131,18 @@ def describe(
             "path": path,
             "variables": sorted(item for item in environment.items() if is_read(item[0])),
             "modules": zlib.crc32("\n".join(modules).encode()),
-            "words": words if ARGUMENTS in names else [],
-            "share": share,
-            "session": session(),
+            "words": request.words if ARGUMENTS in names else [],
+            "share": request.share,
+            "session": [*request.session, request.is_apart],
             "user": [os.getresuid(), os.getresgid(), os.getgroups()],
             "root": [root.st_dev, root.st_ino],
             "folder": [os.getcwd(), here.st_dev, here.st_ino],  # noqa: PTH109
             "namespaces": [_namespace(name) for name in _NAMESPACES],
             "cgroup": cgroup,
             "confinement": _confinement(),
-            "limits": [resource.getrlimit(getattr(resource, name)) for name in _LIMITS],
-            "scheduling": [os.nice(0), os.sched_getscheduler(0), sorted(os.sched_getaffinity(0))],
+            # Libraries see them when they are loaded: threads get such a stack, and pools as many threads.
+            "stack": resource.getrlimit(resource.RLIMIT_STACK),
+            "processors": sorted(os.sched_getaffinity(0)),
         }
     )
 
@@ -195,12 +183,11 @@ def _namespace(name: str) -> str:
 
 
 def _confinement() -> list[str]:
-    """Return the capabilities and filters of this process, and what else its children inherit and cannot shed."""
+    """Return the capabilities and filters of this process, and what else its children cannot shed."""
     with open("/proc/self/status", encoding="utf-8", errors="replace") as status:  # noqa: PTH123
         found = [line.strip() for line in status if line.startswith(_CONFINEMENT)]
-    for name in ("oom_score_adj", "personality"):
-        with contextlib.suppress(OSError), open(f"/proc/self/{name}", encoding="ascii") as file:  # noqa: PTH123
-            found.append(file.read().strip())
+    with contextlib.suppress(OSError), open("/proc/self/personality", encoding="ascii") as file:  # noqa: PTH123
+        found.append(file.read().strip())
     return found
 
 

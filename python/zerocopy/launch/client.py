@@ -16,8 +16,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
-from zerocopy.launch import circumstances, frames, records, sockets
-from zerocopy.launch.frames import FrameError
+from zerocopy.launch import circumstances, records, sockets
 from zerocopy.launch.request import (
     Request,
     doubt_of_process,
@@ -25,7 +24,6 @@ from zerocopy.launch.request import (
     doubt_of_script,
     importable_ahead,
 )
-from zerocopy.launch.sockets import UnsafeSocketError
 
 _PATIENCE = 10.0
 _SI_KERNEL = 0x80
@@ -44,7 +42,7 @@ def hand_over(request: Request) -> str:
         The reason why the program has to be run plainly. It has not begun.
     """
     try:
-        reason = doubt_of_process()
+        reason = doubt_of_process(request.is_apart)
         record = records.load(request.identity)
         if reason or record is None:
             return reason or "the program's imports are not known yet"
@@ -53,12 +51,12 @@ def hand_over(request: Request) -> str:
             return reason
         path = circumstances.own_path()
         described = circumstances.describe(
-            path, os.environ, record.variables, importable_ahead(record), request.words, request.share
+            path, os.environ, record.variables, importable_ahead(record), request
         )
         connection = sockets.connect(records.socket_of(described), _PATIENCE)
         if connection is None:
             return "no fork server is running for it"
-    except (OSError, UnsafeSocketError, records.UnsafeFolderError) as error:
+    except OSError as error:
         return str(error)
     return _hand_over(connection, request, described)
 
@@ -72,19 +70,19 @@ def _hand_over(connection: socket.socket, request: Request, described: str) -> s
         waiting, go = os.pipe2(os.O_CLOEXEC)
         folder = os.open(".", os.O_PATH | os.O_CLOEXEC)
         held += [go, waiting, folder]
-        frames.receive(connection).close()
-        frames.send(connection, body, [waiting, folder, *body["files"]])
-        answer = frames.receive(connection).body
+        sockets.receive(connection)
+        sockets.send(connection, body, [waiting, folder, *body["files"]])
+        answer, _ = sockets.receive(connection)
         if "ready" not in answer:
-            raise FrameError(str(answer.get("refused", "it says nothing of use")))
+            raise OSError(str(answer.get("refused", "it says nothing of use")))
         child = os.pidfd_open(answer["ready"])
         os.write(go, b"g")
-    except (OSError, FrameError, UnsafeSocketError) as error:
-        frames.close_all(held)  # without a word on it, the child ends before the program begins
+    except OSError as error:
+        sockets.close_all(held)  # without a word on it, the child ends before the program begins
         connection.close()
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         return f"the fork server: {error}"
-    frames.close_all(held)
+    sockets.close_all(held)
     return _Waiting(connection, child, answer["ready"], everything).run()
 
 
@@ -99,10 +97,9 @@ def _body(request: Request, described: str, blocked: Iterable[int]) -> dict[str,
     return {
         "op": "start",
         "circumstances": described,
-        "words": request.words,
-        "is_module": request.is_module,
-        "share": request.share,
+        "request": request,
         "group": os.getpgrp(),
+        "settings": circumstances.settings(),
         "umask": mask,
         "files": files,
         "environment": dict(os.environ),
@@ -141,7 +138,6 @@ class _Waiting:
         self, connection: socket.socket, child: int, pid: int, everything: set[signal.Signals]
     ) -> None:
         self._connection, self._child, self._pid, self._everything = connection, child, pid, everything
-        self._inbox = frames.Inbox(0)
         connection.setblocking(False)
         fcntl.fcntl(connection, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(connection, fcntl.F_SETFL, fcntl.fcntl(connection, fcntl.F_GETFL) | os.O_ASYNC)
@@ -163,17 +159,13 @@ class _Waiting:
     def _hear(self) -> None:
         while True:
             try:
-                goes_on = self._inbox.read(self._connection)
+                message, _ = sockets.receive(self._connection)
+                if "ended" in message:
+                    _end(message["ended"])
+                self._stop(message["stopped"])
             except BlockingIOError:
                 return
-            except (OSError, FrameError):
-                goes_on = False
-            for message in self._inbox.messages():
-                if "ended" in message.body:
-                    _end(message.body["ended"])
-                if "stopped" in message.body:
-                    self._stop(message.body["stopped"])
-            if not goes_on:
+            except OSError:
                 with contextlib.suppress(OSError):
                     signal.pidfd_send_signal(self._child, signal.SIGKILL)
                 message_text = (

@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from zerocopy.launch import frames, records, sockets
-from zerocopy.launch.frames import FrameError
-from zerocopy.launch.sockets import UnsafeSocketError
+from zerocopy.launch import records, sockets
 
 _TIMEOUT = 5.0
 
@@ -34,15 +32,14 @@ def stop_all() -> list[int]:
 
 
 def _ask(place: str, op: str) -> dict[str, Any] | None:
-    with contextlib.suppress(OSError, FrameError, UnsafeSocketError, KeyError):
+    with contextlib.suppress(OSError):
         connection = sockets.connect(place, _TIMEOUT)
         if connection is None:
             Path(place).unlink(missing_ok=True)
             return None
         with connection:
-            frames.receive(connection).close()
-            frames.send(connection, {"op": op})
-            message = frames.receive(connection)
-            message.close()
-            return message.body if "pid" in message.body else None
+            sockets.receive(connection)
+            sockets.send(connection, {"op": op})
+            answer, _ = sockets.receive(connection)
+            return answer if "pid" in answer else None
     return None

@@ -208,6 +208,3 @@ class Files:
         """Return a file that has changed; empty if there is none."""
         known = self._known.items()
         return next((path for path, (listed, state) in known if state_of(path, listed) != state), "")
-
-    def __len__(self) -> int:
-        return len(self._known)

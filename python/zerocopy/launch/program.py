@@ -133,15 +133,22 @@ def hide_own_frames(error: BaseException) -> None:
     sys.excepthook = excepthook
 
 
-def patch_this_process(share: bool) -> None:
+def patch_this_process(share: bool, session: tuple[int, str] | None) -> None:
     """Patch here, and in the Python processes that the program starts. Calling it again changes nothing.
 
     A forked process is patched as it is. Another Python is patched when it starts, by ``children/sitecustomize.py``.
+
+    Parameters
+    ----------
+    share : bool
+        Whether kept results are taken.
+    session : Session or None
+        The session in which those processes start warm; None if they do not.
     """
     if environment.is_disabled():
         return
     log_level.configure()  # a program that starts warm has another environment than its fork server
-    descendants.reach(share)
+    descendants.reach(share, session)
     patch_loading(share)
 
 

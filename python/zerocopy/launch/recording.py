@@ -17,10 +17,11 @@ from types import ModuleType
 
 from zerocopy.launch import circumstances, records, variables
 from zerocopy.launch.request import Request, checksum, doubt_of_record, importable_ahead
+from zerocopy.process import descendants
 
 _BOOT = "import sys; sys.path[:] = sys.argv[2:]; from zerocopy.launch.server import main; main()"
 _TITLE = "zerocopy-warm"
-_LOADERS = (SourceFileLoader, SourcelessFileLoader, ExtensionFileLoader)
+_LOADERS = (SourceFileLoader, SourcelessFileLoader, ExtensionFileLoader, type)  # a class loads frozen modules
 
 
 class Recorder:
@@ -36,6 +37,8 @@ class Recorder:
         The record whose modules were there before the program began.
     there_before : sequence of str
         The names of all modules of the fork server, in order. It needs some itself: the next one will have them too.
+    only_with : str
+        A module without which the program is not recorded; empty to record each.
     """
 
     def __init__(
@@ -44,30 +47,22 @@ class Recorder:
         path: list[str],
         preloaded: records.Record | None = None,
         there_before: Sequence[str] = (),
+        only_with: str = "",
     ) -> None:
         self._request, self._path, self._preloaded = request, path, preloaded
-        self._there_before = there_before
+        self._there_before, self._only_with = there_before, only_with
         self._environment = dict(os.environ)
-        self._circumstances = self._describe(records.Record(request.identity))
         self._identity, self._pid = request.identity, os.getpid()
         self._folder, self._script = os.getcwd(), checksum(request)  # noqa: PTH109
         self._changes = variables.watch_changes(library_folders())
         # The first to be registered is the last to be called.
         atexit.register(self._finish)
 
-    def _describe(self, record: records.Record) -> str:
-        return circumstances.describe(
-            self._path,
-            self._environment,
-            record.variables,
-            importable_ahead(record),
-            self._request.words,
-            self._request.share,
-        )
-
     def _finish(self) -> None:
         """Write the record, and start a fork server if there is none for it. A program's end never fails for this."""
         if os.getpid() != self._pid:  # a child that the program forked
+            return
+        if self._only_with not in ("", *sys.modules):
             return
         with contextlib.suppress(Exception), contextlib.chdir(self._folder):
             before = records.load(self._identity) or records.Record(self._identity)
@@ -78,8 +73,6 @@ class Recorder:
                 return
             if self._preloaded is not None and importable_ahead(record) == importable_ahead(before):
                 return  # the fork server that this process came from will do
-            if self._describe(records.Record(self._identity)) != self._circumstances:
-                return
             start_server(record, self._path, self._environment, self._request)
 
     def _record(self, before: records.Record) -> records.Record:
@@ -89,13 +82,11 @@ class Recorder:
         changes = {name: dict(by) for name, by in before.changes.items()}
         is_read, unknown = circumstances.reader(before.variables), []
         for (name, module), there in self._changes().items():
-            by = changes.setdefault(name, {})
             if self._preloaded is None:
-                late = (
-                    number for number, each in enumerate(modules) if each in sys.modules and each not in there
-                )
-                by[module] = min(next(late, len(modules)), by.get(module, len(modules)))
-            elif module not in by and is_read(name):
+                by, further = changes.setdefault(name, {}), sys.modules.keys() - there
+                first = next((at for at, each in enumerate(modules) if each in further), len(modules))
+                by[module] = min(first, by.get(module, first))
+            elif module not in changes.get(name, {}) and is_read(name):
                 unknown.append(name)
         return before._replace(
             modules=modules,
@@ -147,16 +138,18 @@ def library_folders() -> tuple[str, ...]:
 def start_server(
     record: records.Record, path: list[str], environment: dict[str, str], request: Request
 ) -> None:
-    """Start a fork server in this session, in a process group of its own, with none of this process's files."""
+    """Start a fork server in a process group of its own, with none of this process's files.
+
+    It stays in this session, unless that is the program's own: then it gets one too.
+    """
     import subprocess
 
     payload = json.dumps(
         {
             "record": record._asdict(),
             "path": path,
-            "words": request.words,
-            "share": request.share,
-            "environment": environment,
+            "request": request,
+            "environment": descendants.unreached(environment),
         }
     ).encode()
     descriptor = os.memfd_create("zerocopy-warm", os.MFD_CLOEXEC)
@@ -171,13 +164,13 @@ def start_server(
         os.posix_spawn(
             sys.executable,
             [sys.executable, *flags, "-c", _BOOT, _TITLE, *path],
-            circumstances.as_given(environment),
+            circumstances.as_given(descendants.unreached(environment)),
             file_actions=[
                 (os.POSIX_SPAWN_DUP2, descriptor, 0),
                 (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
                 (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
             ],
-            setpgroup=0,
+            **({"setsid": True} if request.is_apart else {"setpgroup": 0}),
             setsigmask=(),
             setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},
         )

@@ -13,17 +13,11 @@ import zlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from zerocopy.errors import Error
-
 _LIFETIME = 86400.0  # seconds
 
 
-class UnsafeFolderError(Error):
-    """The folder of warm starts belongs to another user, or others may write to it."""
-
-
 def folder() -> str:
-    """Return the folder of records and sockets, made if it is missing. ``UnsafeFolderError``, ``OSError``."""
+    """Return the folder of records and sockets, made if it is missing. ``OSError``, also if others may write to it."""
     user = os.geteuid()
     base = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{user}"
     if not (base.startswith("/") and os.access(base, os.W_OK | os.X_OK)):
@@ -37,7 +31,7 @@ def folder() -> str:
             os.mkdir(place, 0o700)  # noqa: PTH102
             status = os.lstat(place)
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != user or stat.S_IMODE(status.st_mode) & 0o077:
-            raise UnsafeFolderError(
+            raise PermissionError(
                 f"{place}: expected a folder of user {user} with mode 700: remove it, or change its mode"
             )
     return place

@@ -38,6 +38,10 @@ class Request(NamedTuple):
         Whether it is a module, as in ``python -m``.
     share : bool
         Whether kept results are taken.
+    session : Session
+        The session that its fork server lasts as long as.
+    is_apart : bool
+        Whether the program leads a session of its own, as ranks of torchrun do.
     verbosity : int
         How many times ``-v`` was given.
     """
@@ -45,6 +49,8 @@ class Request(NamedTuple):
     words: list[str]
     is_module: bool
     share: bool
+    session: circumstances.Session
+    is_apart: bool = False
     verbosity: int = 0
 
     @property
@@ -88,8 +94,30 @@ def parse(words: list[str]) -> Request | None:
         if "--warm" not in chosen or not rest or (word != "--" and word.startswith("-")):
             return None
         is_module = "-m" in chosen
-        return Request(named(rest, is_module), is_module, "--share" in chosen, verbosity)
+        session = circumstances.session()
+        return Request(named(rest, is_module), is_module, "--share" in chosen, session, verbosity=verbosity)
     return None
+
+
+def of_this_process(share: bool, session: circumstances.Session) -> Request | None:
+    """Return the program that this Python was started with, below a warm start; None for code and for input.
+
+    Parameters
+    ----------
+    share : bool
+        Whether kept results are taken.
+    session : Session
+        The session of the warm start.
+    """
+    program, *arguments = sys.argv or [""]
+    if is_module := program == "-m":
+        program = sys.orig_argv[-len(sys.argv)]
+    is_apart = os.getsid(0) == os.getpid()
+    if program in ("", "-", "-c", "zerocopy") or program.startswith("-m"):
+        return None
+    if not is_apart and os.getsid(0) != session[0]:
+        return None
+    return Request([program, *arguments], is_module, share, session, is_apart)
 
 
 def set_log_level(verbosity: int) -> None:
@@ -102,8 +130,14 @@ def set_log_level(verbosity: int) -> None:
         log_level.configure()
 
 
-def doubt_of_process() -> str:
-    """Return why this process cannot have its program run by a fork server; empty if it can."""
+def doubt_of_process(is_apart: bool) -> str:
+    """Return why this process cannot have its program run by a fork server; empty if it can.
+
+    Parameters
+    ----------
+    is_apart : bool
+        Whether the fork server lives in another session.
+    """
     if environment.is_disabled():
         return "ZEROCOPY_DISABLE is set"
     if sys.flags.inspect or sys.flags.interactive or os.environ.get("PYTHONINSPECT"):
@@ -114,7 +148,7 @@ def doubt_of_process() -> str:
         return "a debugger or profiler is at work"
     if any(signal.getitimer(timer) != (0, 0) for timer in _TIMERS):
         return "an interval timer runs, which the program would not have"
-    if os.getsid(0) == os.getpid():
+    if os.getsid(0) == os.getpid() and not is_apart:
         return "this process leads its session, which ends with it"
     if os.getpgrp() == 0:
         return "its process group is of another PID namespace"

@@ -18,9 +18,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from zerocopy.launch import child, circumstances, ending, frames, preload, program, queries, records, sockets
+from zerocopy.launch import child, circumstances, ending, preload, program, queries, records, sockets
 from zerocopy.launch.queries import Queries
-from zerocopy.launch.request import doubt_of_record, importable_ahead
+from zerocopy.launch.request import Request, doubt_of_record, importable_ahead
 
 IDLE_SECONDS = 900.0
 MAX_SERVERS = 4
@@ -42,17 +42,17 @@ def _serve() -> Program | None:
     os.closerange(3, 1 << 16)
     payload = os.read(0, os.fstat(0).st_size)
     request = json.loads(payload)
-    record = records.Record(**request["record"])
+    record, program_request = records.Record(**request["record"]), Request(*request["request"])
     captured = os.memfd_create("zerocopy-output", os.MFD_CLOEXEC)
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     os.dup2(captured, 1)
     os.dup2(captured, 2)
     environment, ahead = dict(os.environ), importable_ahead(record)
     try:
-        with preload.watched(request["words"]) as seen, queries.noted() as asked:
+        with preload.watched(program_request.words) as seen, queries.noted() as asked:
             preload.import_all(ahead, record.foreign, captured)
             if "torch" in sys.modules:
-                program.patch_loading(request["share"])
+                program.patch_loading(program_request.share)
     except preload.HasEffects as error:
         _exclude(record, error.module, request)
     record = record._replace(
@@ -77,8 +77,7 @@ def _serve() -> Program | None:
         environment,
         record.variables,
         ahead,
-        request["words"],
-        request["share"],
+        program_request,
     )
     place = Path(records.socket_of(described))
     with contextlib.ExitStack() as held:
@@ -88,7 +87,7 @@ def _serve() -> Program | None:
         ending.note_what_is_loaded()
         preload.settle()
         with sockets.listen(place) as listener:
-            server = _Server(listener, held, place, described, record, asked)
+            server = _Server(listener, held, place, described, record, asked, program_request)
             try:
                 return server.run()
             finally:
@@ -137,7 +136,7 @@ class _Client:
 
     def tell(self, body: dict[str, Any]) -> None:
         with contextlib.suppress(OSError):  # it has gone
-            frames.send(self.connection, body)
+            sockets.send(self.connection, body)
 
 
 class _Server:
@@ -149,10 +148,12 @@ class _Server:
         described: str,
         record: records.Record,
         asked: Queries,
+        request: Request,
     ) -> None:
         self._listener, self._held, self._place = listener, held, place
         self._described, self._record, self._ahead = described, record, importable_ahead(record)
         self._clients: dict[int, _Client] = {}
+        self._kill = os.killpg if request.is_apart else os.kill  # launchers kill the groups of their ranks
         self._files = preload.Files(asked)
         self._absent = asked.absent
         self._modules = tuple(sys.modules)
@@ -168,7 +169,7 @@ class _Server:
             self._selector.register(source, selectors.EVENT_READ)
         self._leader: int | None = None
         with contextlib.suppress(OSError):
-            self._leader = os.pidfd_open(os.getsid(0))
+            self._leader = os.pidfd_open(request.session[0])
             self._selector.register(self._leader, selectors.EVENT_READ)
 
     def run(self) -> Program | None:
@@ -215,7 +216,8 @@ class _Server:
         """End the program of a client that has gone: it would have been one process with the client."""
         for client in self._clients.values():
             if client.connection is connection:
-                os.kill(client.pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    self._kill(client.pid, signal.SIGKILL)
         self._selector.unregister(connection)
 
     def _reap(self) -> None:
@@ -250,22 +252,22 @@ class _Server:
             sockets.require_same_user(connection)
             connection.settimeout(_PATIENCE)
             # A client sends no files before it: those sent to a stopped process would stay open.
-            frames.send(connection, {"hello": os.getpid()})
-            body, descriptors = frames.receive(connection)
+            sockets.send(connection, {"hello": os.getpid()})
+            body, descriptors = sockets.receive(connection)
             if body["op"] == "start":
                 return self._start(connection, body, descriptors)
             self._answer(connection, body["op"])
         except Exception as error:
             with contextlib.suppress(Exception):
-                frames.send(connection, {"refused": str(error)})
-        frames.close_all(descriptors)
+                sockets.send(connection, {"refused": str(error)})
+        sockets.close_all(descriptors)
         connection.close()
         return None
 
     def _answer(self, connection: socket.socket, op: str) -> None:
         if op == "stop":
             self._end_listening()
-        frames.send(
+        sockets.send(
             connection,
             {
                 "pid": os.getpid(),
@@ -300,7 +302,7 @@ class _Server:
                 self._end_listening()
                 raise child.Refused(reason)
             file.write(b"g")
-        frames.close_all(descriptors)
+        sockets.close_all(descriptors)
         self._starts += 1
         self._used = time.time()
         self._clients[pid] = _Client(connection, pid)
@@ -328,5 +330,5 @@ class _Server:
             return child.prepared(connection, body, [checked, *descriptors], self._record, known)
         except BaseException as error:
             with contextlib.suppress(BaseException):
-                frames.send(connection, {"refused": str(error)})
+                sockets.send(connection, {"refused": str(error)})
             os._exit(1)

@@ -84,14 +84,16 @@ def watch_changes(folders: tuple[str, ...]) -> Callable[[], dict[tuple[str, str]
     """
     changes: dict[tuple[str, str], set[str]] = {}
     kind: Any = os.environ.__class__
+    at_start = dict(os.environ)
 
     def note(name: str, value: str | None) -> None:
-        if (
-            name not in _OWN
-            and kind.get(os.environ, name) != value
-            and (key := (name, _importing(folders))) not in changes
-        ):
+        if name in _OWN or kind.get(os.environ, name) == value:
+            return
+        key = name, _importing(folders)
+        if key not in changes:
             changes[key] = set(sys.modules)
+        elif value == at_start.get(name) and changes[key].issuperset(sys.modules):
+            del changes[key]  # it is as it was, and no import came between
 
     class Environ(kind):  # type: ignore[misc]
         def __setitem__(self, name: Any, value: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from multiprocessing.context import get_spawning_popen
 from typing import Any
 
 import torch
@@ -15,7 +16,6 @@ from zerocopy.lazy import own_metadata
 from zerocopy.lazy.indexing import is_basic
 from zerocopy.lazy.lending import lent_argument
 from zerocopy.lazy.nested import replaced
-from zerocopy.process import spawning
 
 #: A notebook asks every object for these names. To show a placeholder must not load it.
 _NOTEBOOK = ("_repr_", "_ipython_")
@@ -172,7 +172,11 @@ class NotYetLoadedTensor(torch.Tensor):
         return notebook.table("NotYetLoadedTensor", [*heads, "device", "file"], [[*facts, device, file]])
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return spawning.kept(real_of(self)).__reduce_ex__(protocol)
+        real = real_of(self)
+        if (process := get_spawning_popen()) is not None:
+            # It opens shared memory by descriptors, and the program holds only the placeholder.
+            process.__dict__.setdefault("_kept_by_zerocopy", []).append(real)
+        return real.__reduce_ex__(protocol)
 
 
 _PARAMETER_NEW = torch.nn.Parameter.__new__.__code__

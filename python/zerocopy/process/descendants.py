@@ -9,15 +9,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-#: ``patch``, or ``share`` for kept results.
+#: ``patch``, or ``share`` for kept results; where programs start warm, their session and when its leader started.
 VARIABLE = "ZEROCOPY_RUN"
 PATH = "PYTHONPATH"
 FOLDER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "launch", "children")  # noqa: PTH118, PTH120
 
 
-def reach(share: bool) -> None:
-    """Have each Python that inherits this process's environment patched."""
-    os.environ[VARIABLE] = "share" if share else "patch"
+def reach(share: bool, session: tuple[int, str] | None) -> None:
+    """Have each Python that inherits this process's environment patched, and started warm in a session."""
+    os.environ[VARIABLE] = " ".join(["share" if share else "patch", *map(str, session or ())])
     path = os.environ.get(PATH)
     if FOLDER not in (path or "").split(os.pathsep):
         os.environ[PATH] = os.pathsep.join([FOLDER, path] if path else [FOLDER])

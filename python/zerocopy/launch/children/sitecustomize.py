@@ -20,12 +20,23 @@ def _import_other() -> None:
 
 
 def _patch() -> None:
-    """Patch this process if its Python has zerocopy."""
+    """Patch this process if its Python has zerocopy, or start its program warm."""
+    kind, *words = os.environ["ZEROCOPY_RUN"].split(" ")
+    session = (int(words[0]), words[1]) if words else None
+    reason = ""
     try:
+        if session is not None:
+            from zerocopy.launch.below import start
+
+            reason = start(kind == "share", session)
         from zerocopy.launch.program import patch_this_process
     except ImportError:
         return
-    patch_this_process(os.environ["ZEROCOPY_RUN"] == "share")
+    patch_this_process(kind == "share", session)
+    if reason:
+        import logging
+
+        logging.getLogger("zerocopy").info("run --warm: a plain run, since %s", reason)
 
 
 if __name__ == "sitecustomize":  # not where a tool imports all modules of the package
