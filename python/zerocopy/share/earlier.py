@@ -28,13 +28,13 @@ _digests: dict[str, set[str | None]] = {}
 _rebuilt: set[str] = set()  # entries whose fresh copy is among these
 
 
-def note(result: Any, entry: str, is_own: bool) -> None:
-    """Note that an object is what an entry has. `is_own`: it is the one that the entry was made of."""
+def note(result: Any, entry: str, digest: str | None = None) -> None:
+    """Note that an object is what an entry has. `digest`: of the one that the entry was made of."""
     at = id(result)
     with contextlib.suppress(TypeError):  # a dict, a list, ...: known by its tensors alone
         _results[at] = _Known(weakref.ref(result, lambda _: _results.pop(at, None)), entry)
-        if is_own:
-            _digests[entry] = {fingerprint.digest_of(result)}
+        if digest is not None:
+            _digests[entry] = {digest}
 
 
 #: Returns a fresh copy of what an entry has, or raises ``LookupError``.

@@ -138,7 +138,8 @@ class Computation:
                 new.finish()
             given = result if self._is_patched else kept
         _log.debug("%s: kept as %s", self._name, new.entry.id)
-        earlier.note(given, f"{self._call.key}/{new.entry.id}", is_own=self._is_patched)
+        name = f"{self._call.key}/{new.entry.id}"
+        earlier.note(given, name, plan.digest() or fingerprint.digest_of(given) if self._is_patched else None)
         return given
 
     def _is_begun(self, new: NewEntry, plan: publish.Plan) -> bool:

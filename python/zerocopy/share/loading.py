@@ -161,7 +161,7 @@ class _Load:
                     _log.debug("%s: %s is not taken: %s", known_call.name, entry.id, error)
                     continue
                 self._accept(entry, conditions, known_call.name)
-                earlier.note(result, f"{entry.key}/{entry.id}", is_own=False)
+                earlier.note(result, f"{entry.key}/{entry.id}")
                 return result
         return _MISSING
 

@@ -21,6 +21,8 @@ from zerocopy.share.cache.new_entry import NewEntry
 from zerocopy.share.conditions.file_identity import identity, is_same
 
 MAX_ENTRIES = 8  # of one key
+# Its time of access is when an entry was last taken, so a look at it leaves that.
+_READING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOATIME
 _DAY = 86400.0
 _SWEEP_SECONDS = 60.0
 _DEFAULT_LIMIT = 1 << 36
@@ -107,7 +109,7 @@ class Cache:
     def opened(self, path: str) -> Entry | None:
         """Return an entry, or None if it is not there or damaged. A damaged one is removed, with one log line."""
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            descriptor = os.open(path, _READING)
         except OSError:
             return None
         try:

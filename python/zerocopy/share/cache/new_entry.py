@@ -18,6 +18,7 @@ from zerocopy.share.cache import entries
 from zerocopy.share.cache.entries import Entry
 
 _MAX_SYNCED_AT_EXIT = 1 << 26
+_MAKING = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOATIME
 # The end of a copy is told only to who asks for children of every kind (linux/wait.h).
 _WALL = 0x40000000
 _FAILED = 1 << 8  # exit status 1
@@ -46,7 +47,7 @@ class NewEntry:
     def __init__(self, folder: str, beginning: bytearray, size: int) -> None:
         name = secrets.token_hex(10)
         self._part, self._path, self._size = f"{folder}/.{name}", f"{folder}/{name}", size
-        self._descriptor = os.open(self._part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400)
+        self._descriptor = os.open(self._part, _MAKING, 0o400)
         self._is_finished = False
         try:
             os.ftruncate(self._descriptor, size)

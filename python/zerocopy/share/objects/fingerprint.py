@@ -31,6 +31,11 @@ def digest_of(obj: Any, thoroughly: bool = True) -> str | None:
         skeleton = (buffers.skeleton_of if thoroughly else buffers.quick_skeleton_of)(obj)
     except Exception:  # then nothing is known about it
         return None
+    return digest_of_skeleton(skeleton, buffers)
+
+
+def digest_of_skeleton(skeleton: bytes, buffers: OutOfBandBuffers) -> str:
+    """Return the digest of the object that a skeleton and its buffers are of."""
     tensors, storages = _tensors_and_storages(buffers)
     digest = hashlib.blake2b(repr((tensors, _places_of(storages))).encode(), digest_size=20)
     digest.update(skeleton)

@@ -22,7 +22,7 @@ from zerocopy.saving.pickler import Remake
 from zerocopy.share.cache.entries import Part, aligned, name_of_entry
 from zerocopy.share.conditions.file_identity import identity
 from zerocopy.share.conditions.hashes import Hashes
-from zerocopy.share.objects import dedupe, serialized
+from zerocopy.share.objects import dedupe, fingerprint, serialized
 from zerocopy.share.objects.dedupe import Placed, Same, Seat, Span, place
 
 _MAPPING_ROW = struct.Struct("=QQQ")  # part, offset in the part, size
@@ -100,7 +100,7 @@ class Plan:
 
     def __init__(self, content: serialized.SerializedObject, storages: Storages, placed: Placed) -> None:
         self.size = 0
-        self._storages = storages  # whose memory the spans are
+        self._content, self._storages = content, storages  # whose memory the spans are
         self._placed, self._places = placed, list(placed.places)
         self._offsets: dict[int, int] = {}  # of the spans that are written
         self.parts = _parts_of(placed.spans, self._places)
@@ -124,6 +124,13 @@ class Plan:
             "pickle": [begins[2], len(content.pickle)],
             "skeleton": None if content.skeleton is None else [begins[3], len(content.skeleton)],
         }
+
+    def digest(self) -> str | None:
+        """Return the digest by which the result is known as an argument; None if that takes another pickle."""
+        skeleton, buffers = self._content.skeleton, self._content.buffers
+        if skeleton is None or buffers is None or not buffers.is_bare:
+            return None
+        return fingerprint.digest_of_skeleton(skeleton, buffers)
 
     def storages(self) -> list[tuple[int, memoryview]]:
         """Return the storages that are written, and where."""

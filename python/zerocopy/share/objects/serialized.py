@@ -43,6 +43,7 @@ class SerializedObject(NamedTuple):
 
     pickle: bytes
     skeleton: bytes | None  # of plain objects none
+    buffers: OutOfBandBuffers | None = None  # of the skeleton
 
 
 def plain_of(obj: Any, owner: object, store: Store) -> SerializedObject | None:
@@ -106,11 +107,12 @@ def of(
     buffers = OutOfBandBuffers(arguments, naming, noted)
     skeleton = buffers.skeleton_of(obj)
     if not buffers.found:
-        return SerializedObject(_NO_BUFFERS, skeleton)
+        return SerializedObject(_NO_BUFFERS, skeleton, buffers)
     try:
-        return SerializedObject(pickled((buffers.found, buffers.notes), owner, store), skeleton)
+        plain = pickled((buffers.found, buffers.notes), owner, store)
     except KeyError as error:  # a dtype without a storage class
         raise UnsupportedError(f"expected an object that can be pickled: {error}") from error
+    return SerializedObject(plain, skeleton, buffers)
 
 
 _NO_BUFFERS = pickle.dumps(([], []), protocol=2)

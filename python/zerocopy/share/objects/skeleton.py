@@ -90,6 +90,11 @@ class OutOfBandBuffers:
         self._numbers = {at: number for at, number in self._numbers.items() if number < count}
 
     @property
+    def is_bare(self) -> bool:
+        """Return whether another pickle of the same object would be the same, wherever it is made."""
+        return self._naming is None and self._hashes is None and not self._arguments
+
+    @property
     def is_call(self) -> bool:
         """Return whether a loader will build it, to which no function or class of ``__main__`` is known."""
         return self._naming is not None
