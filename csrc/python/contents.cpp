@@ -304,12 +304,12 @@ py::dict contents(const py::object& file, const FileName& name, const py::object
     archive = open_listed(std::move(source), nullptr, Mode::copy_on_write, std::move(listed));
     parsed.emplace(list_checkpoint(*archive, /*stubs=*/true));
   }
-  return facts_of(*archive, *parsed);
+  return facts_of(*archive, *parsed, /*with_others=*/true);
 }
 
 }  // namespace
 
-py::dict facts_of(const Archive& archive, const ParsedCheckpoint& parsed) {
+py::dict facts_of(const Archive& archive, const ParsedCheckpoint& parsed, bool with_others) {
   const Document& document = parsed.document;
   std::optional<NameIndex> name_index;
   {
@@ -321,7 +321,7 @@ py::dict facts_of(const Archive& archive, const ParsedCheckpoint& parsed) {
   for (const Leaf& leaf : name_index->leaves()) {
     if (NameIndex::is_tensor(leaf.value)) {
       tensors.append(tensor_of(leaf, parsed.records));
-    } else {
+    } else if (with_others) {
       const auto [kind, value] = described(leaf.value);
       others.append(py::make_tuple(text_of(leaf.name), kind, value));
     }

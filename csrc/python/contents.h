@@ -7,8 +7,9 @@
 
 namespace zerocopy {
 
-// Lists the content of a checkpoint that was read with `stubs`.
-pybind11::dict facts_of(const Archive& archive, const ParsedCheckpoint& parsed);
+// Lists the content of a checkpoint that was read with `stubs`: the tensors, and `with_others` the values
+// beside them, which may be a million.
+pybind11::dict facts_of(const Archive& archive, const ParsedCheckpoint& parsed, bool with_others);
 
 // Adds `contents` and the type TensorFacts to the module.
 void register_contents(pybind11::module_& module);

@@ -64,7 +64,7 @@ class MappedFile {
     mapping_ = WholeMapper::of(std::move(whole));
   }
 
-  // Returns what `contents` returns, and the Storages.
+  // Returns what `contents` returns, without values that are not tensors, and the Storages.
   std::pair<py::dict, std::unique_ptr<Storages>> contents(const py::object& listing, const Part& part) const {
     std::optional<Hdf5Listing> listed = listing_of(listing);
     std::unique_ptr<Archive> archive;
@@ -74,7 +74,7 @@ class MappedFile {
       archive = opened(part, std::move(listed));
       parsed.emplace(read_checkpoint(*archive, /*stubs=*/true));
     }
-    py::dict facts = facts_of(*archive, *parsed);
+    py::dict facts = facts_of(*archive, *parsed, /*with_others=*/false);
     const bool is_writable = mode_ == Mode::copy_on_write;
     return {std::move(facts),
             std::make_unique<Storages>(std::move(archive), std::move(*parsed), is_writable)};

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 import warnings
@@ -14,6 +15,8 @@ import numpy
 import pytest
 import safetensors_files
 import torch
+from attacks import geometry, safetensors, tensors
+from attacks.attack import Expected, Family
 from conftest import lies_in_mapping
 from containers import CONTAINERS
 from dcp_folders import Writer
@@ -258,6 +261,37 @@ def test_open_names_the_file_that_is_damaged(
     with pytest.raises(error, match=message) as raised:
         zerocopy.numpy.open(tmp_path / "state.pt")
     assert str(raised.value).count("state.pt") == 1
+
+
+@pytest.mark.parametrize(
+    "family",
+    [geometry.GEOMETRY, tensors.STORAGES, safetensors.SAFETENSORS],
+    ids=lambda family: family.title,
+)
+def test_load_refuses_what_contradicts_the_format(family: Family, tmp_path: Path) -> None:
+    for number, attack in enumerate(family.attacks):
+        path = tmp_path / f"{number}.pt"
+        path.write_bytes(attack.make())
+        try:
+            zerocopy.numpy.load(path, view=("uint8", "uint16", "uint32"))
+        except (zerocopy.Error, pickle.UnpicklingError) as error:
+            assert str(error).startswith(f"{path}: "), attack.name
+        else:
+            assert attack.here().expected is not Expected.FORMAT, attack.name
+
+
+def test_load_refuses_a_compressed_record_that_does_not_inflate(tmp_path: Path) -> None:
+    path = tmp_path / "state.pt"
+    path.write_bytes(CONTAINERS["deflated"]({"w": torch.arange(1000.0)}))
+    begin = archives.payload_offset(path, "data/0")
+    content = bytearray(path.read_bytes())
+    content[begin : begin + 16] = b"\xff" * 16
+    path.write_bytes(content)
+    with (
+        zerocopy.numpy.open(path) as arrays,
+        pytest.raises(zerocopy.FormatError, match=r"state\.pt: deflated"),
+    ):
+        arrays["w"]
 
 
 def test_open_checks_arguments_and_names(path: Path) -> None:
