@@ -756,7 +756,7 @@ def test_modes_are_those_of_the_caller() -> None:
 @pytest.fixture
 def patched(tmp_path: Path) -> Iterator[None]:
     """Have functions of `sharing` patched, as those of known libraries are."""
-    names = ("drawn", "computed", "appended", "wrapped")
+    names = ("drawn", "computed", "appended", "wrapped", "filled")
     (tmp_path / "share.cfg").write_text("\n".join(f"sharing::{name}" for name in names))
     share.patch_all(tmp_path / "share.cfg")
     yield
@@ -781,6 +781,18 @@ def test_patched_call_that_only_the_program_can_make_is_made_here(caplog: pytest
         assert sharing.wrapped(tensor, "b")["tensor"] is tensor
         assert sharing.computed().grad_fn is not None
     assert "autograd computed" in caplog.text
+
+
+@pytest.mark.usefixtures("patched")
+def test_own_result_goes_by_its_entry_as_results_of_others_do() -> None:
+    def program() -> None:
+        tensor = sharing.filled(5000, 3)
+        assert sharing.wrapped(tensor, "a")["tensor"] is tensor
+
+    program()
+    keys = {entry.key for entry in share.status()}
+    in_another_process(program)
+    assert {entry.key for entry in share.status()} == keys and len(keys) == 2
 
 
 def test_saving_over_a_loaded_file_keeps_the_tensors(tmp_path: Path) -> None:
