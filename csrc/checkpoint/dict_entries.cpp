@@ -5,6 +5,7 @@
 #include <cmath>
 #include <deque>
 #include <string>
+#include <unordered_map>
 
 #include "text/name_hash.h"
 #include "text/name_table.h"
@@ -84,10 +85,21 @@ std::vector<Mapping::Item> merged(const ArenaList<Mapping::Item>& items) {
   NameTable<NameHash> texts;
   NameTable<NameHash> others;
   std::deque<std::string> kept;
+  // A pickle can give one long text as a key again and again: it is hashed once.
+  std::unordered_map<const Node*, std::size_t> long_texts;
   for (const Mapping::Item& item : items) {
     const bool is_text = item.key.is_text();
     const std::string_view name =
         is_text ? item.key.as<Blob>().bytes.text() : kept.emplace_back(identity(item.key));
+    if (is_text && name.size() > kLongText) {
+      const auto [known, is_first] = long_texts.try_emplace(&item.key.node(), entries.size());
+      if (!is_first) {
+        entries[known->second].value = item.value;
+        continue;
+      }
+      const auto* same = texts.find(name);
+      if (same != nullptr) known->second = same->value;
+    }
     const auto [entry, is_new] = (is_text ? texts : others).insert(name, entries.size());
     if (is_new) {
       entries.push_back(item);

@@ -15,6 +15,7 @@ import zerocopy
 
 KEYS = {
     "text": ("w", "w"),
+    "long texts": ("w" * 100, "w" * 100),
     "1, True": (1, True),
     "1.0, 1": (1.0, 1),
     "True, 1.0": (True, 1.0),
