@@ -88,14 +88,17 @@ def import_all(modules: list[str], foreign: list[str], captured: int) -> None:
     for name in modules:
         if name in sys.modules or name.partition(".")[0] in _NEVER:
             continue
-        package = next(part for part in _lineage(name) if part not in sys.modules)
+        package, new = (
+            name.partition(".")[0],
+            next(part for part in _lineage(name) if part not in sys.modules),
+        )
         with contextlib.suppress(Exception, SystemExit):  # the program may have caught the same
             importlib.import_module(name)
         if _threads() > 1:
             _stop_pools()
         _require_no_effects(package, captured, descriptors)
         if taken := next(filter(_is_loaded_plainly, foreign), None):
-            raise HasEffects(package, f"imports {taken}, which the program loads in a way of its own,")
+            raise HasEffects(new, f"imports {taken}, which the program loads in a way of its own,")
         before, states = states, _random_states()
         if not _are_as_before(before, states):
             raise HasEffects(package, "seeds or draws random numbers")
