@@ -55,7 +55,7 @@ def _open_closed_streams() -> None:
     """Send output to /dev/null where the shell closed the stream (``>&-``), so that no file takes its descriptor."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
 
 
 def _buffer_output() -> None:

@@ -180,7 +180,7 @@ FOLDER = os.path.isdir("extras"), pathlib.Path("marker").exists(), sorted(os.lis
 def test_functions_that_are_heard_are_as_before() -> None:
     before = [(function, function.__code__, dict(function.__globals__)) for function in queries._ASKING]
     with queries.noted() as asked:
-        assert os.path.exists is before[0][0] and not os.path.exists("nowhere")  # noqa: PTH110
+        assert os.path.exists is before[0][0] and not os.path.exists("nowhere")
         with contextlib.suppress(ImportError):
             import no_such_module  # type: ignore[import-not-found]  # noqa: F401
     assert asked.looked_at == {str(Path.cwd() / "nowhere")} and asked.absent == {"no_such_module"}

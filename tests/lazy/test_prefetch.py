@@ -38,7 +38,7 @@ def test_prefetch_of_other_objects_raises_type_error() -> None:
 
 @pytest.mark.parametrize("block", [True, False])
 def test_files_are_in_memory_afterwards(cold: Path, block: bool) -> None:
-    with open(os.fsencode(cold), "rb") as by_bytes, cold.open("rb") as file:  # noqa: PTH123  a Path has no bytes
+    with open(os.fsencode(cold), "rb") as by_bytes, cold.open("rb") as file:
         for source in (cold, str(cold), file, by_bytes):
             page_cache.drop(cold)
             calls: list[tuple[int, int]] = []

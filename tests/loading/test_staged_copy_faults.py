@@ -25,7 +25,7 @@ from zerocopy.loading.device import pinned_ring
 
 
 def threads() -> int:
-    return len(os.listdir("/proc/self/task"))  # noqa: PTH208
+    return len(os.listdir("/proc/self/task"))
 
 
 def assert_nothing_left(simulated: type[SimulatedDevice], before: int) -> None:

@@ -256,7 +256,7 @@ def test_the_name_of_a_folder(tmp_path: Path, writer: str) -> None:
     for name in ("x.pt/", "x.pt/.", "there.pt/", "no folder/x.pt/", "there.pt/x.pt/"):
         path = f"{tmp_path}/{name}"
         with pytest.raises(OSError) as wanted:
-            open(path, "wb")  # noqa: PTH123, SIM115
+            open(path, "wb")  # noqa: SIM115
         with pytest.raises(type(wanted.value)) as caught:
             WRITERS[writer](path)
         assert (caught.value.errno, caught.value.filename) == (wanted.value.errno, path)

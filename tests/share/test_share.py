@@ -680,7 +680,7 @@ def test_relative_path_is_of_its_folder(tmp_path: Path, monkeypatch: pytest.Monk
 def test_names_that_are_not_text(tmp_path: Path) -> None:
     path = os.fsdecode(bytes(tmp_path) + b"/name\xff")
     for value in (1, 2):
-        with open(path, "wb") as file:  # noqa: PTH123
+        with open(path, "wb") as file:
             torch.save(torch.full((5000,), value), file)
         age(Path(path))
         assert share.load(torch.load, path)[0] == share.load(torch.load, path)[0] == value

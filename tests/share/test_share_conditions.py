@@ -41,7 +41,7 @@ def test_path_that_is_different_is_named(tmp_path: Path) -> None:
         (["folder", "folder"], lambda: shutil.rmtree(folder)),
     ]
     for row, change in rows:
-        row[0] = os.path.join(tmp_path, row[0])  # noqa: PTH118
+        row[0] = os.path.join(tmp_path, row[0])
         assert first_changed([row]) is None and why_not(paths=[row]) == "", row
         change()
         assert first_changed([row]) == row and row[0] in why_not(paths=[row]), row

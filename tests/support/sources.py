@@ -177,7 +177,7 @@ def variables(_: str) -> str | None:
 
 
 def folder_itself(_: str) -> str:
-    return os.path.abspath("a")  # noqa: PTH100
+    return os.path.abspath("a")
 
 
 def relative(_: str) -> str:
@@ -185,7 +185,7 @@ def relative(_: str) -> str:
 
 
 def folder_listed(_: str) -> list[str]:
-    return os.listdir()  # noqa: PTH208
+    return os.listdir()
 
 
 def folder_scanned(_: str) -> list[str]:

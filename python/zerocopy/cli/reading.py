@@ -215,7 +215,7 @@ def _of_folder(path: str, examiner: Examiner) -> Iterator[Report]:
     yield _report_of(str(Path(path, ".metadata")), lambda file: examiner.metadata(file, fault))
     if fault is not None:
         return
-    there = {name for name in files if os.path.lexists(os.path.join(path, name))}  # noqa: PTH118  of a million
+    there = {name for name in files if os.path.lexists(os.path.join(path, name))}
     for name in sorted({*there, *(file.name for file in Path(path).glob("*.distcp"))}):
         held = sorted(files.get(name, ()), key=lambda archive: (archive.offset, archive.size))
         yield _report_of(str(Path(path, name)), functools.partial(examiner.archives, archives=held))

@@ -191,10 +191,10 @@ def _write(text: str, target: str) -> None:
             file.flush()
             umask = os.umask(0)
             os.umask(umask)
-            os.chmod(file.name, 0o666 & ~umask)  # noqa: PTH101
-            os.replace(file.name, path)  # noqa: PTH105
+            os.chmod(file.name, 0o666 & ~umask)
+            os.replace(file.name, path)
         except BaseException:
-            os.unlink(file.name)  # noqa: PTH108
+            os.unlink(file.name)
             raise
     if sys.stderr.isatty():
         output.print_error(f"{escaped(target)}: {display.size(len(content))}")

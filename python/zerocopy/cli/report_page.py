@@ -119,7 +119,7 @@ def _strips(files: Sequence[File], colors: Mapping[str, int]) -> Iterator[str]:
             f"<title>{html.escape(dtype)}</title></rect>"
             for begin, end, dtype in _runs(file)
         )
-        name = html.escape(display.shown(os.path.basename(file.path)))  # noqa: PTH119
+        name = html.escape(display.shown(os.path.basename(file.path)))
         covered = sum(size for _, size in _merged(file.extents))
         yield (
             f'<p class="dim">{name}: {display.size(file.size)}, of which {display.size(covered)} are tensors</p>'

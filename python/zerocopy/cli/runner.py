@@ -65,7 +65,7 @@ def run(command: str, options: argparse.Namespace, execute: Callable[[], int]) -
 def is_same_file(a: str, b: str) -> bool:
     """Return whether two paths lead to one file."""
     try:
-        return os.path.samefile(a, b)  # noqa: PTH121  a Path takes longer to make
+        return os.path.samefile(a, b)
     except (OSError, ValueError):
         return False
 

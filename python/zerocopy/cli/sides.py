@@ -49,7 +49,7 @@ class Side:
         self.entries = {entry.name: entry for entry in entries}
         self.containers, self.values = containers, values
         placed = {entry.file for entry in self.entries.values() if entry.offset is not None}
-        self._states = {file: _state(file) for file in placed if os.path.isfile(file)}  # noqa: PTH113  many
+        self._states = {file: _state(file) for file in placed if os.path.isfile(file)}
         self._descriptors: dict[str, int] = {}
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ def _plain(path: str) -> Side:
     """Return a checkpoint whose file names only what zerocopy itself makes."""
     try:
         located = model_folder.located(path) if "\0" not in path else ""
-        if not isinstance(located, str) or not os.path.isfile(located):  # noqa: PTH113
+        if not isinstance(located, str) or not os.path.isfile(located):
             raise NeedsTorch
         with contextlib.closing(OpenFile(located)) as file:
             before, contents = _state(located), contents_of(located)
@@ -139,7 +139,7 @@ def _plain(path: str) -> Side:
 
 
 def _state(file: str | int) -> tuple[int, ...]:
-    status = os.stat(file)  # noqa: PTH116  a descriptor too
+    status = os.stat(file)
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 

@@ -39,7 +39,7 @@ class _Summary(NamedTuple):
 
 def components(path: str) -> list[str]:
     """Return the folders of a diffusers pipeline that have a model; of anything else none."""
-    if not os.path.isfile(os.path.join(path, "model_index.json")):  # noqa: PTH113, PTH118  False for any odd path
+    if not os.path.isfile(os.path.join(path, "model_index.json")):
         return []
     return [str(folder) for folder in sorted(Path(path).iterdir()) if folder.is_dir() and _has_model(folder)]
 

@@ -82,7 +82,7 @@ class PlainLayer:
 
     def require_there(self) -> None:
         """Raise ``OSError`` (ESTALE) if the path does not lead any more to the file as it was opened."""
-        for now in (os.stat(self.path), os.fstat(self._file.descriptor)):  # noqa: PTH116  as everything here
+        for now in (os.stat(self.path), os.fstat(self._file.descriptor)):
             if _identity(now) != _identity(self._status):
                 raise OSError(errno.ESTALE, "the file changed since it was opened", self.path)
 
@@ -148,7 +148,7 @@ def _opened(path: Any, containers: Collection[str], on_failure: contextlib.ExitS
     is_index = isinstance(found, shard_index.Index)
     layers: dict[Any, PlainLayer] = {}
     for file in found.shards if is_index else [found]:
-        if not (isinstance(file, (str, os.PathLike)) and os.path.isfile(file)):  # noqa: PTH113  a pipe is read once
+        if not (isinstance(file, (str, os.PathLike)) and os.path.isfile(file)):
             raise Trouble("is not a file")
         layers[file] = PlainLayer(os.fsdecode(file), containers)
         on_failure.callback(layers[file].close)

@@ -154,7 +154,7 @@ class CheckpointReader(StorageReader):
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
         """Return whether a path may be a checkpoint: a file, or a folder that holds one."""
-        if os.path.isfile(checkpoint_id):  # noqa: PTH113  may be bytes inside
+        if os.path.isfile(checkpoint_id):
             return True
         try:
             return inputs.located(checkpoint_id) is not checkpoint_id

@@ -183,11 +183,11 @@ def require_no_shadows(ahead: list[str], absent: set[str]) -> None:
     """Raise ``Refused`` if the program's own folders have a module that an import has found elsewhere, or not found."""
     known = absent | {name.partition(".")[0] for name in sys.modules}
     for folder in ahead:
-        if not os.path.isdir(folder):  # noqa: PTH112
-            if os.path.exists(folder):  # noqa: PTH110
+        if not os.path.isdir(folder):
+            if os.path.exists(folder):
                 raise Refused(f"{folder} is an archive, which may hold modules of any name")
             continue
-        for entry in os.listdir(folder):  # noqa: PTH208
+        for entry in os.listdir(folder):
             name = entry.partition(".")[0]
             if name in known and _is_module(folder, entry, name) and not _comes_from(folder, name):
                 raise Refused(f"{folder}/{entry} may stand in front of the module {name}")
@@ -200,4 +200,4 @@ def _comes_from(folder: str, name: str) -> bool:
 def _is_module(folder: str, entry: str, name: str) -> bool:
     if entry.endswith((".py", ".pyc", ".so")):
         return True
-    return entry == name and os.path.isdir(f"{folder}/{entry}")  # noqa: PTH112
+    return entry == name and os.path.isdir(f"{folder}/{entry}")

@@ -60,7 +60,7 @@ def session() -> Session:
     """Return the session's number, and when its leader started: numbers are used again."""
     leader = os.getsid(0)
     try:
-        with open(f"/proc/{leader}/stat", "rb") as file:  # noqa: PTH123
+        with open(f"/proc/{leader}/stat", "rb") as file:
             started = file.read().rpartition(b")")[2].split()[19].decode()
     except OSError:
         started = ""
@@ -69,7 +69,7 @@ def session() -> Session:
 
 def settings() -> dict[str, Any]:
     """Return the settings of this process that :func:`take_settings` can give to another."""
-    with open(_OOM_SCORE, encoding="ascii") as file:  # noqa: PTH123
+    with open(_OOM_SCORE, encoding="ascii") as file:
         score = file.read().strip()
     return {
         "limits": {name: resource.getrlimit(getattr(resource, name)) for name in _LIMITS},
@@ -91,7 +91,7 @@ def take_settings(taken: dict[str, Any]) -> None:
     if taken["nice"] != here["nice"]:
         os.setpriority(os.PRIO_PROCESS, 0, taken["nice"])
     if taken["oom_score"] != here["oom_score"]:
-        with open(_OOM_SCORE, "w", encoding="ascii") as file:  # noqa: PTH123
+        with open(_OOM_SCORE, "w", encoding="ascii") as file:
             file.write(taken["oom_score"])
 
 
@@ -119,8 +119,8 @@ def describe(
     """
     environment = descendants.unreached(environment)
     is_read = reader(names)
-    root, here = os.stat("/"), os.stat(".")  # noqa: PTH116
-    with open("/proc/self/cgroup", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+    root, here = os.stat("/"), os.stat(".")
+    with open("/proc/self/cgroup", encoding="utf-8", errors="replace") as file:
         cgroup = file.read()
     return json.dumps(
         {
@@ -136,7 +136,7 @@ def describe(
             "session": [*request.session, request.is_apart],
             "user": [os.getresuid(), os.getresgid(), os.getgroups()],
             "root": [root.st_dev, root.st_ino],
-            "folder": [os.getcwd(), here.st_dev, here.st_ino],  # noqa: PTH109
+            "folder": [os.getcwd(), here.st_dev, here.st_ino],
             "namespaces": [_namespace(name) for name in _NAMESPACES],
             "cgroup": cgroup,
             "confinement": _confinement(),
@@ -152,7 +152,7 @@ def as_given(environment: Mapping[str, str]) -> dict[str, str]:
 
     A process that is started with that variable is in another locale, and so without Python's UTF-8 mode.
     """
-    with open("/proc/self/environ", "rb") as file:  # noqa: PTH123
+    with open("/proc/self/environ", "rb") as file:
         given = {entry.partition(b"=")[0] for entry in file.read().split(b"\0")}
     is_given = b"LC_CTYPE" in given
     return {name: value for name, value in environment.items() if name != "LC_CTYPE" or is_given}
@@ -177,16 +177,16 @@ def reports_imports() -> bool:
 
 def _namespace(name: str) -> str:
     try:
-        return os.readlink(f"/proc/self/ns/{name}")  # noqa: PTH115
+        return os.readlink(f"/proc/self/ns/{name}")
     except OSError:
         return ""
 
 
 def _confinement() -> list[str]:
     """Return the capabilities and filters of this process, and what else its children cannot shed."""
-    with open("/proc/self/status", encoding="utf-8", errors="replace") as status:  # noqa: PTH123
+    with open("/proc/self/status", encoding="utf-8", errors="replace") as status:
         found = [line.strip() for line in status if line.startswith(_CONFINEMENT)]
-    with contextlib.suppress(OSError), open("/proc/self/personality", encoding="ascii") as file:  # noqa: PTH123
+    with contextlib.suppress(OSError), open("/proc/self/personality", encoding="ascii") as file:
         found.append(file.read().strip())
     return found
 

@@ -88,7 +88,7 @@ def _hand_over(connection: socket.socket, request: Request, described: str) -> s
 
 def _body(request: Request, described: str, blocked: Iterable[int]) -> dict[str, Any]:
     files = [0, 1, 2]
-    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
+    for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
             if int(name) > 2 and os.get_inheritable(int(name)):
                 files.append(int(name))
@@ -114,9 +114,9 @@ def _body(request: Request, described: str, blocked: Iterable[int]) -> dict[str,
 
 def _ahead() -> list[str]:
     """Return the folders that are searched before the standard library's."""
-    own, library = circumstances.own_path(), os.path.dirname(os.__file__)  # noqa: PTH120
+    own, library = circumstances.own_path(), os.path.dirname(os.__file__)
     found = own[: own.index(library)] if library in own else own
-    return [path for path in found if not path.endswith(".zip") or os.path.exists(path)]  # noqa: PTH110
+    return [path for path in found if not path.endswith(".zip") or os.path.exists(path)]
 
 
 class _Waiting:
@@ -190,7 +190,7 @@ class _Waiting:
 
     def _is_stopped(self) -> bool:
         try:
-            with open(f"/proc/{self._pid}/stat", "rb") as file:  # noqa: PTH123
+            with open(f"/proc/{self._pid}/stat", "rb") as file:
                 return file.read().rpartition(b") ")[2][:1] == b"T"
         except OSError:
             return False

@@ -178,12 +178,12 @@ def _stop_pools() -> None:
 
 
 def _threads() -> int:
-    return len(os.listdir("/proc/self/task"))  # noqa: PTH208
+    return len(os.listdir("/proc/self/task"))
 
 
 def _descriptors() -> set[str]:
     """Return the open descriptors. That of the listing itself is the same each time, unless one is open below it."""
-    return set(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    return set(os.listdir("/proc/self/fd"))
 
 
 class Files:
@@ -197,13 +197,13 @@ class Files:
 
     def __init__(self, asked: Queries) -> None:
         names = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
-        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:  # noqa: PTH123
+        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
             names.update(line.split(maxsplit=5)[5].rstrip("\n") for line in maps if ".so" in line)
         modules = {name for name in names if isinstance(name, str) and name.startswith("/")}
         # A folder changes when a package, or a module of one, is installed: an import may have looked for it.
         # The folders of other files that were read are the program's own, and change while it works.
-        paths = modules | asked.read | asked.listed | {os.path.dirname(path) for path in modules}  # noqa: PTH120
-        paths.update(path for path in sys.path if os.path.isdir(path))  # noqa: PTH112
+        paths = modules | asked.read | asked.listed | {os.path.dirname(path) for path in modules}
+        paths.update(path for path in sys.path if os.path.isdir(path))
         is_listed = dict.fromkeys(asked.looked_at, False) | dict.fromkeys(paths, True)
         self._known = {path: (listed, state_of(path, listed)) for path, listed in is_listed.items()}
 

@@ -25,7 +25,7 @@ from zerocopy import environment
 from zerocopy.launch import ending
 from zerocopy.process import descendants, import_hook, log_level
 
-_OWN = os.path.join(os.path.dirname(__file__), "")  # noqa: PTH118, PTH120
+_OWN = os.path.join(os.path.dirname(__file__), "")
 
 
 def run(start: Callable[[], object]) -> None:
@@ -64,10 +64,10 @@ def prepared(program: str, arguments: list[str], is_module: bool) -> Callable[[]
         start = functools.partial(run_module, "__main__", alter_argv=False)
     else:
         try:
-            file = program if program.startswith("/") else f"{os.getcwd()}/{program}"  # noqa: PTH109 - "./" stays
-            folder = os.path.dirname(os.path.realpath(file))  # noqa: PTH120
+            file = program if program.startswith("/") else f"{os.getcwd()}/{program}"
+            folder = os.path.dirname(os.path.realpath(file))
         except FileNotFoundError:  # the current folder is gone
-            file, folder = program, os.path.dirname(program)  # noqa: PTH120
+            file, folder = program, os.path.dirname(program)
         start = functools.partial(_run_script, main, file, Path(file).read_bytes())
         sys.argv = [program, *arguments]
         _lead_path(folder)

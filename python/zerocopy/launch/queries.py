@@ -67,7 +67,7 @@ class Queries:
 
 def _note(path: Any, where: set[str]) -> None:
     if isinstance(path, str | bytes | os.PathLike):
-        where.add(os.path.abspath(os.fsdecode(path)))  # noqa: PTH100
+        where.add(os.path.abspath(os.fsdecode(path)))
 
 
 def _is_import_system(frame: types.FrameType) -> bool:
@@ -123,7 +123,7 @@ def state_of(path: str, is_listed: bool = True) -> tuple[int, ...]:
     Of a folder that was not listed, only its being one counts.
     """
     try:
-        found = os.stat(path)  # noqa: PTH116
+        found = os.stat(path)
     except OSError:
         return ()
     if not is_listed and stat.S_ISDIR(found.st_mode):

@@ -53,7 +53,7 @@ class Recorder:
         self._there_before, self._only_with = there_before, only_with
         self._environment = dict(os.environ)
         self._identity, self._pid = request.identity, os.getpid()
-        self._folder, self._script = os.getcwd(), checksum(request)  # noqa: PTH109
+        self._folder, self._script = os.getcwd(), checksum(request)
         self._changes = variables.watch_changes(library_folders())
         # The first to be registered is the last to be called.
         atexit.register(self._finish)
@@ -106,7 +106,7 @@ def _modules(there_before: Sequence[str]) -> tuple[list[str], list[str]]:
     last, known = there_before[-1:], {*there_before}
     names = list(itertools.takewhile(lambda name: name not in last, reversed(sys.modules)))
     folders = library_folders()
-    own = (f"{os.path.dirname(os.path.dirname(__file__))}/",)  # noqa: PTH120
+    own = (f"{os.path.dirname(os.path.dirname(__file__))}/",)
     found: tuple[list[str], list[str]] = [], []
     for name in reversed(names):
         module = sys.modules[name]
@@ -132,7 +132,7 @@ def library_folders() -> tuple[str, ...]:
     """Return the folders of the standard library and of installed packages, each with a slash at its end."""
     paths = {*sysconfig.get_paths().values(), *site.getsitepackages(), site.getusersitepackages()}
     paths.update(path for path in sys.path if path.endswith(("site-packages", "dist-packages")))
-    return tuple(os.path.join(os.path.realpath(path), "") for path in paths)  # noqa: PTH118
+    return tuple(os.path.join(os.path.realpath(path), "") for path in paths)
 
 
 def start_server(

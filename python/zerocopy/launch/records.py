@@ -28,7 +28,7 @@ def folder() -> str:
         try:
             status = os.lstat(place)
         except FileNotFoundError:
-            os.mkdir(place, 0o700)  # noqa: PTH102
+            os.mkdir(place, 0o700)
             status = os.lstat(place)
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != user or stat.S_IMODE(status.st_mode) & 0o077:
             raise PermissionError(
@@ -93,7 +93,7 @@ def socket_of(circumstances: str) -> str:
 def sockets() -> Iterator[str]:
     """Yield the paths of all sockets of fork servers."""
     place = folder()
-    for name in sorted(os.listdir(place)):  # noqa: PTH208
+    for name in sorted(os.listdir(place)):
         if name.endswith(".sock") and not name.startswith("."):
             yield f"{place}/{name}"
 
@@ -101,9 +101,9 @@ def sockets() -> Iterator[str]:
 def load(program: str) -> Record | None:
     """Return a program's record, or None if there is none of use. After a day all of it is found out anew."""
     try:
-        if time.time() - os.stat(path_of(program)).st_mtime > _LIFETIME:  # noqa: PTH116
+        if time.time() - os.stat(path_of(program)).st_mtime > _LIFETIME:
             return None
-        with open(path_of(program), encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123
+        with open(path_of(program), encoding="utf-8", errors="surrogateescape") as file:
             found: Any = json.load(file)
         record = Record(**{name: found[name] for name in Record._fields})
     except (OSError, ValueError, KeyError, TypeError):
@@ -118,9 +118,9 @@ def save(record: Record) -> None:
     content = json.dumps(record._asdict())
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123
+        with open(descriptor, "w", encoding="utf-8") as file:
             file.write(content)
-        os.replace(fresh, path)  # noqa: PTH105
+        os.replace(fresh, path)
     except OSError:  # such as a full disk
-        os.unlink(fresh)  # noqa: PTH108
+        os.unlink(fresh)
         raise

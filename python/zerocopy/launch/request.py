@@ -56,8 +56,8 @@ class Request(NamedTuple):
     @property
     def identity(self) -> str:
         """The name that its record is kept under."""
-        program, here = self.words[0], os.getcwd()  # noqa: PTH109
-        words = f"-m {program} in {here}" if self.is_module else os.path.normpath(os.path.join(here, program))  # noqa: PTH118
+        program, here = self.words[0], os.getcwd()
+        words = f"-m {program} in {here}" if self.is_module else os.path.normpath(os.path.join(here, program))
         return f"{sys.prefix}{circumstances.wanted_warnings()}: {words}"
 
 
@@ -74,7 +74,7 @@ def named(words: list[str], is_module: bool) -> list[str]:
     path = shutil.which(program)
     if path is None or not os.access(path, os.R_OK):
         return words
-    with open(path, "rb") as file:  # noqa: PTH123
+    with open(path, "rb") as file:
         start = file.readline(256)
     return [path, *words[1:]] if start.startswith(b"#!") and b"python" in start else words
 
@@ -194,20 +194,20 @@ def importable_ahead(record: Record) -> list[str]:
 
 def checksum(request: Request) -> int:
     """Return a number that differs for another text of the script; 0 for a module, a folder or a pipe. ``OSError``."""
-    if request.is_module or not os.path.isfile(request.words[0]):  # noqa: PTH113
+    if request.is_module or not os.path.isfile(request.words[0]):
         return 0
-    with open(request.words[0], "rb") as file:  # noqa: PTH123
+    with open(request.words[0], "rb") as file:
         return zlib.crc32(file.read())
 
 
 def doubt_of_script(request: Request, record: Record) -> str:
     """Return why the text of a script cannot be started warm; empty if it can."""
-    if request.is_module or os.path.isdir(request.words[0]):  # noqa: PTH112
+    if request.is_module or os.path.isdir(request.words[0]):
         return ""
     try:
-        if not stat.S_ISREG(os.stat(request.words[0]).st_mode):  # noqa: PTH116
+        if not stat.S_ISREG(os.stat(request.words[0]).st_mode):
             return f"{request.words[0]} is not a regular file, and a pipe can be read once only"
-        with open(request.words[0], "rb") as file:  # noqa: PTH123
+        with open(request.words[0], "rb") as file:
             text = file.read()
     except OSError as error:
         return f"{request.words[0]}: {error.strerror}"

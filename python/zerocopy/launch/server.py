@@ -293,7 +293,7 @@ class _Server:
             os.close(word)
             return self._be_child(connection, body, descriptors, checked)
         os.close(checked)
-        with open(word, "wb", buffering=0) as file:  # noqa: PTH123
+        with open(word, "wb", buffering=0) as file:
             changed = self._files.changed()  # while the child prepares
             reason = f"{changed} has changed" if changed else ""
             if preload.has_other_threads():

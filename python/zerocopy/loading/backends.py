@@ -66,7 +66,7 @@ def strategy_for(file: bytes | int, backend: str, *, windows: bool) -> ReadStrat
         return ReadStrategy(mapped, environment.threads(LOCAL_THREADS))
     try:
         kind, network = _file_system_of(file)
-        size = os.stat(file).st_size if network else 0  # noqa: PTH116 a descriptor is not a path
+        size = os.stat(file).st_size if network else 0
     except OSError:  # opening the file raises it again
         return ReadStrategy(mapped, environment.threads(LOCAL_THREADS))
     if not network:

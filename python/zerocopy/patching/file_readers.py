@@ -43,7 +43,7 @@ def is_read(path: Path) -> bool:
 
 def _own_modes(status: os.stat_result) -> Iterator[int]:
     """Yield how this process has the file with this status open."""
-    for number in os.listdir("/proc/self/fd"):  # noqa: PTH208
+    for number in os.listdir("/proc/self/fd"):
         try:
             if os.path.samestat(os.fstat(int(number)), status):
                 flags = fcntl.fcntl(int(number), fcntl.F_GETFL)
@@ -76,7 +76,7 @@ def _is_mapped(descriptor: int) -> bool:
 
 def _all_maps() -> Iterator[bytes]:
     """Yield the mappings of each process, as the kernel writes them."""
-    for name in os.listdir("/proc"):  # noqa: PTH208
+    for name in os.listdir("/proc"):
         if name.isdigit():
             try:
                 yield Path(f"/proc/{name}/maps").read_bytes()

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 #: ``patch``, or ``share`` for kept results; where programs start warm, their session and when its leader started.
 VARIABLE = "ZEROCOPY_RUN"
 PATH = "PYTHONPATH"
-FOLDER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "launch", "children")  # noqa: PTH118, PTH120
+FOLDER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "launch", "children")
 
 
 def reach(share: bool, session: tuple[int, str] | None) -> None:

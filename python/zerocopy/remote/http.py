@@ -263,7 +263,7 @@ def _certificates() -> ssl.SSLContext:
     bundle = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
     if not bundle:
         return ssl.create_default_context()
-    is_folder = os.path.isdir(bundle)  # noqa: PTH112
+    is_folder = os.path.isdir(bundle)
     return ssl.create_default_context(
         capath=bundle if is_folder else None, cafile=None if is_folder else bundle
     )

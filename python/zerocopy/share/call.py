@@ -127,7 +127,7 @@ def _content_of(span: Span, there: Any) -> bytes | memoryview:
     """Return a description that no two spans of different bytes have in common."""
     if not isinstance(there, FileExtent):
         return span.content()
-    path = os.readlink(f"/proc/self/fd/{there.descriptor}")  # noqa: PTH115
+    path = os.readlink(f"/proc/self/fd/{there.descriptor}")
     source = name_of_entry(path) or file_identity.identity(os.fstat(there.descriptor))
     return repr((source, there.offset, span.size)).encode()
 
@@ -135,7 +135,7 @@ def _content_of(span: Span, there: Any) -> bytes | memoryview:
 def folder() -> str:
     """Return the current folder. ``UnsupportedError`` if there is none."""
     try:
-        return os.getcwd()  # noqa: PTH109 - asked at each call
+        return os.getcwd()
     except FileNotFoundError as error:
         raise UnsupportedError("the current folder has been removed") from error
 
@@ -257,6 +257,6 @@ class _Notes:
             raise UnsupportedError(f"{text} is a different file in each process")
         is_relative = text[0] != "/"
         absolute = f"{folder()}/{text}" if is_relative else text
-        if os.path.exists(absolute):  # noqa: PTH110
+        if os.path.exists(absolute):
             self.paths.append(absolute)
             self.has_relative_paths |= is_relative

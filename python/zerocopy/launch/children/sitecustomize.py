@@ -40,7 +40,7 @@ def _patch() -> None:
 
 
 if __name__ == "sitecustomize":  # not where a tool imports all modules of the package
-    sys.path.remove(os.path.dirname(__file__))  # noqa: PTH120  # the program's path is as without zerocopy
+    sys.path.remove(os.path.dirname(__file__))
     try:
         _import_other()
     finally:

@@ -91,7 +91,7 @@ class FileVersion(NamedTuple):
     @classmethod
     def of(cls, file: int | str) -> FileVersion:
         """Return the version of a file, given as path or descriptor."""
-        status = os.stat(file)  # noqa: PTH116 a descriptor is not a path
+        status = os.stat(file)
         return cls(status.st_size, status.st_mtime_ns)
 
     def require(self, file: int, name: str) -> None:

@@ -105,7 +105,7 @@ def folder_of(f: Any) -> Folder | None:
     zerocopy.UnsupportedError
         It was written by an extension (compressed, encrypted).
     """
-    if not isinstance(f, (str, os.PathLike)) or not os.path.isdir(f):  # noqa: PTH112  a Path takes longer to make
+    if not isinstance(f, (str, os.PathLike)) or not os.path.isdir(f):
         return None
     path = Path(os.fsdecode(f)).absolute()
     if not (path / _METADATA).is_file():
@@ -185,7 +185,7 @@ class _Files(dict[str, str]):
         self.folder = folder
 
     def __missing__(self, file: str) -> str:
-        self[file] = path = os.path.join(self.folder, os.path.normpath(file))  # noqa: PTH118
+        self[file] = path = os.path.join(self.folder, os.path.normpath(file))
         return path
 
 

@@ -34,12 +34,12 @@ _DCP_METADATA = ".metadata"
 
 def is_folder(f: Any) -> bool:
     """Return whether `f` is the path of a folder, and not a file object or a buffer."""
-    return isinstance(f, (str, os.PathLike)) and os.path.isdir(f)  # noqa: PTH112  a Path takes longer to make
+    return isinstance(f, (str, os.PathLike)) and os.path.isdir(f)
 
 
 def not_a_checkpoint(folder: str | os.PathLike[str]) -> str:
     """Return the error about a folder that has no file of a known name: what it has, and what was expected."""
-    names = sorted(os.listdir(folder))  # noqa: PTH208  names, not paths
+    names = sorted(os.listdir(folder))
     return (
         f"is a directory without a checkpoint: it has {listed(map(shown, names), 10) or 'no files'}; expected an index "
         "(*.index.json), model.safetensors, pytorch_model.bin, or the .metadata of torch.distributed.checkpoint"

@@ -224,7 +224,7 @@ def _parsed(path: Any, text: bytes, strict: bool, shard_of: Callable[[Any], Any]
 
 
 def _plain(path: str, flags: int) -> int:
-    mode = os.stat(path).st_mode  # noqa: PTH116  an opener has a string
+    mode = os.stat(path).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # Opening a pipe would take its data.
         raise OSError(errno.EINVAL, "an index of shards is a plain file", path)
     return os.open(path, flags | os.O_NONBLOCK)

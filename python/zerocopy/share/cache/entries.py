@@ -80,12 +80,12 @@ class Entry:
     @property
     def id(self) -> str:
         """The name of the entry, which no other has."""
-        return os.path.basename(self.path)  # noqa: PTH119
+        return os.path.basename(self.path)
 
     @property
     def key(self) -> str:
         """The key of its call."""
-        return os.path.basename(os.path.dirname(self.path))  # noqa: PTH119, PTH120
+        return os.path.basename(os.path.dirname(self.path))
 
     @property
     def parts(self) -> list[Part]:

@@ -71,7 +71,7 @@ class Cache:
             self.folder.mkdir(mode=0o700)
         require_private(str(self.folder))
         with contextlib.suppress(FileExistsError):
-            os.mkdir(self._results, 0o700)  # noqa: PTH102
+            os.mkdir(self._results, 0o700)
 
     # ---------------------------------------------------------------------------------- entries
 
@@ -163,7 +163,7 @@ class Cache:
         self._make_room(whole, key)
         folder = f"{self._results}/{key}"
         with contextlib.suppress(FileExistsError):
-            os.mkdir(folder, 0o700)  # noqa: PTH102
+            os.mkdir(folder, 0o700)
         with NewEntry(folder, beginning, whole) as new:
             yield new
 
@@ -206,13 +206,13 @@ class Cache:
     def _paths_of(self, key: str) -> list[str]:
         folder = f"{self._results}/{key}"
         with contextlib.suppress(OSError):
-            return [f"{folder}/{name}" for name in os.listdir(folder) if name[0] != "."]  # noqa: PTH208
+            return [f"{folder}/{name}" for name in os.listdir(folder) if name[0] != "."]
         return []
 
     def _is_time_to_sweep(self) -> bool:
         stamp = f"{self.folder}/swept"
         with contextlib.suppress(FileNotFoundError):
-            if abs(time.time() - os.stat(stamp).st_mtime) < _SWEEP_SECONDS:  # noqa: PTH116
+            if abs(time.time() - os.stat(stamp).st_mtime) < _SWEEP_SECONDS:
                 return False
         with open(stamp, "wb", opener=functools.partial(os.open, mode=0o600)):
             os.utime(stamp)
@@ -226,9 +226,9 @@ class Cache:
         names = {entries.name_of_entry(path) for path in gone}
         found = [entry.path for entry in self if not names.isdisjoint(entry.references)]
         gone |= self.remove(found) if found else set()
-        for folder in {os.path.dirname(path) for path in paths}:  # noqa: PTH120
+        for folder in {os.path.dirname(path) for path in paths}:
             with contextlib.suppress(OSError):
-                os.rmdir(folder)  # noqa: PTH106
+                os.rmdir(folder)
         return gone
 
 
@@ -248,7 +248,7 @@ def _are_safe_above(folder: str, _: int) -> bool:
 
 def require_private(folder: str) -> None:
     """Raise ``CacheError`` unless a folder is this user's, and only this user may write there."""
-    status = os.stat(folder)  # noqa: PTH116
+    status = os.stat(folder)
     if not stat.S_ISDIR(status.st_mode):
         raise CacheError(f"{folder}: expected a folder for results")
     if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
@@ -263,16 +263,16 @@ def require_private(folder: str) -> None:
 
 
 def _is_unfinished(path: str) -> bool:
-    return os.path.basename(path)[0] == "."  # noqa: PTH119
+    return os.path.basename(path)[0] == "."
 
 
 def _atime(path: str) -> int:
     try:
-        return os.stat(path).st_atime_ns  # noqa: PTH116
+        return os.stat(path).st_atime_ns
     except OSError:
         return 0
 
 
 def _unlink(path: str) -> None:
     with contextlib.suppress(OSError):
-        os.unlink(path)  # noqa: PTH108
+        os.unlink(path)

@@ -63,7 +63,7 @@ def _descriptor_of_locks(path: str) -> int:
     """Return the descriptor of the file of locks, which stays open: to close it would free all locks."""
     known = _lock_files.get(path)
     with contextlib.suppress(OSError):
-        if known is not None and os.path.samestat(os.fstat(known), os.stat(path)):  # noqa: PTH116
+        if known is not None and os.path.samestat(os.fstat(known), os.stat(path)):
             return known
     found = _lock_files[path] = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     return found

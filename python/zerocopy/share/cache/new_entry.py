@@ -72,7 +72,7 @@ class NewEntry:
 
     def finish(self) -> None:
         """Give the file its name."""
-        os.rename(self._part, self._path)  # noqa: PTH104
+        os.rename(self._part, self._path)
         self._note_finished()
 
     def finish_in_copy(self, storages: Iterable[tuple[int, memoryview]], seconds: float) -> None:
@@ -154,7 +154,7 @@ os.register_at_fork(after_in_child=_forget)
 
 def _unlink(path: str) -> None:
     with contextlib.suppress(OSError):
-        os.unlink(path)  # noqa: PTH108
+        os.unlink(path)
 
 
 def _write_at(descriptor: int, content: memoryview, offset: int) -> None:

@@ -138,8 +138,8 @@ def first_changed(rows: list[Row], within_boot: bool = True) -> Row | None:
 
 def names_of(path: str) -> list[Any]:
     """Return a folder's identity, and a digest of its names."""
-    status = os.stat(path)  # noqa: PTH116
-    names = sorted(name for name in os.listdir(os.fsencode(path)) if name != b"__pycache__")  # noqa: PTH208
+    status = os.stat(path)
+    names = sorted(name for name in os.listdir(os.fsencode(path)) if name != b"__pycache__")
     digest = hashlib.blake2b(b"\0".join(names), digest_size=16).hexdigest()
     return [*identity(status), digest]
 
@@ -154,7 +154,7 @@ def _has_names(row: Row) -> bool:
 #: Kinds that are asked about one by one.
 _ALONE: dict[str, Callable[[str, list[Any]], bool]] = {
     "access": lambda path, fact: os.access(path, fact[0]) == fact[1],
-    "link": lambda path, fact: os.readlink(path) == fact[0],  # noqa: PTH115
+    "link": lambda path, fact: os.readlink(path) == fact[0],
 }
 
 
@@ -168,6 +168,6 @@ def _holds_alone(row: Row) -> bool:
 
 def _current() -> str | None:
     try:
-        return os.getcwd()  # noqa: PTH109 - faster than Path.cwd, and asked for each result
+        return os.getcwd()
     except FileNotFoundError:
         return None

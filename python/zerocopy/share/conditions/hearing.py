@@ -172,14 +172,14 @@ def _is_finding(frame: Any) -> bool:
 def _absolute(path: Any, dir_fd: int | None = None) -> tuple[str, bool] | None:
     """Return an absolute path, and whether it was given relative to the current folder."""
     if isinstance(path, int):
-        return os.readlink(f"/proc/self/fd/{path}"), False  # noqa: PTH115
+        return os.readlink(f"/proc/self/fd/{path}"), False
     if path is None:
         path = "."
     text = os.fsdecode(path)
     if text.startswith("/"):
         return _plain(text), False
     if dir_fd is not None:
-        return _plain(f"{os.readlink(f'/proc/self/fd/{dir_fd}')}/{text}"), False  # noqa: PTH115
+        return _plain(f"{os.readlink(f'/proc/self/fd/{dir_fd}')}/{text}"), False
     return _plain(f"{_getcwd()}/{text}"), True
 
 
@@ -270,7 +270,7 @@ def _changed(recording: Recording, event: str, arguments: tuple[Any, ...]) -> No
 
 def _ran(recording: Recording, _: str, arguments: tuple[Any, ...]) -> None:
     name = os.fsdecode(arguments[0])
-    if os.path.basename(name) not in _HARMLESS:  # noqa: PTH119
+    if os.path.basename(name) not in _HARMLESS:
         recording.cannot_see(f"it started another program: {name}")
 
 

@@ -53,7 +53,7 @@ class Watcher:
             cls._drain()
             Watcher._active += (watcher,)
         for path in paths:
-            watcher._watch(path if os.path.isdir(path) else os.path.dirname(path))  # noqa: PTH112, PTH120
+            watcher._watch(path if os.path.isdir(path) else os.path.dirname(path))
         try:
             yield watcher
         finally:
@@ -65,7 +65,7 @@ class Watcher:
 
     def watch_beside(self, path: str) -> None:
         """Watch the folder of a file too."""
-        self._watch(os.path.dirname(path))  # noqa: PTH120
+        self._watch(os.path.dirname(path))
 
     def opened(self) -> list[str]:
         """Return the files that have been opened so far."""
@@ -79,7 +79,7 @@ class Watcher:
         self._known.add(folder)
         try:
             # To watch a folder of everybody's (/tmp) takes milliseconds, and tells of everybody's files.
-            if os.stat(folder).st_mode & stat.S_ISVTX:  # noqa: PTH116
+            if os.stat(folder).st_mode & stat.S_ISVTX:
                 return
         except OSError:
             return

@@ -81,12 +81,12 @@ def found(name: str, entries: Iterable[str]) -> Origin | None:
         if name in names:
             for suffix in _SUFFIXES:
                 path = f"{folder}/{name}/__init__{suffix}"
-                if os.path.isfile(path):  # noqa: PTH113 - a client asks at each request
+                if os.path.isfile(path):
                     return path
         for suffix in _SUFFIXES:
             if name + suffix in names:
                 return f"{folder}/{name}{suffix}"
-        if name in names and os.path.isdir(f"{folder}/{name}"):  # noqa: PTH112
+        if name in names and os.path.isdir(f"{folder}/{name}"):
             portions.append(f"{folder}/{name}")
     return portions or None
 
@@ -119,7 +119,7 @@ def _tidy(path: str) -> str:
 
 def _current() -> str:
     try:
-        return os.getcwd()  # noqa: PTH109
+        return os.getcwd()
     except FileNotFoundError:
         return "/nonexistent"
 
@@ -127,12 +127,12 @@ def _current() -> str:
 def _listing_of(folder: str) -> _Listing:
     """Return the names in a folder. They are read again when the folder has changed."""
     try:
-        modified = os.stat(folder).st_mtime_ns  # noqa: PTH116
+        modified = os.stat(folder).st_mtime_ns
         known = _listings.get(folder)
         if known is None or known.modified != modified:
             if len(_listings) >= _MAX_LISTINGS:
                 _listings.clear()
-            names = frozenset(os.listdir(folder))  # noqa: PTH208
+            names = frozenset(os.listdir(folder))
             stems = frozenset(name.partition(".")[0] for name in names)
             known = _listings[folder] = _Listing(modified, names, stems)
     except OSError:

@@ -72,7 +72,7 @@ class Recording:
 
     def __enter__(self) -> Self:
         with contextlib.suppress(FileNotFoundError):  # it has been removed
-            self._folder = f"{os.getcwd().rstrip('/')}/"  # noqa: PTH109
+            self._folder = f"{os.getcwd().rstrip('/')}/"
         self._baseline, self._path = set(sys.modules), list(sys.path)
         self._state = state.digest()
         self._own = namespaces.of_own_modules(self._used)
@@ -106,14 +106,14 @@ class Recording:
         if path.startswith(self._ignored):
             return
         try:
-            status = os.stat(path, follow_symlinks=follows)  # noqa: PTH116
+            status = os.stat(path, follow_symlinks=follows)
         except (OSError, ValueError):
             self._add([path, "missing"], 0, is_relative)
             return
         mode, found = status.st_mode, identity(status)
         if stat.S_ISLNK(mode):
             with contextlib.suppress(OSError):
-                self._add([path, "link", os.readlink(path)], mode, is_relative)  # noqa: PTH115
+                self._add([path, "link", os.readlink(path)], mode, is_relative)
         elif stat.S_ISDIR(mode):
             row = [path, "names", *found, ""] if is_listed else [path, "folder"]
             self._add(row, mode, is_relative)
@@ -123,7 +123,7 @@ class Recording:
     def asked_access(self, path: str, flags: int, is_relative: bool) -> None:
         """Note a question for access."""
         self.looked(path, is_relative)
-        if os.path.lexists(path) and not os.path.isdir(path):  # noqa: PTH112
+        if os.path.lexists(path) and not os.path.isdir(path):
             self._add([path, "access", flags, os.access(path, flags)], stat.S_IFREG, is_relative)
 
     def changed(self, *paths: str) -> None:
@@ -236,7 +236,7 @@ class Recording:
             path = program.origin_of(sys.modules.get(name))
             if isinstance(path, str) and any(mark in path for mark in program.INSTALLED):
                 with contextlib.suppress(OSError):
-                    self._rows[path, "file"] = [path, "file", *identity(os.stat(path))]  # noqa: PTH116
+                    self._rows[path, "file"] = [path, "file", *identity(os.stat(path))]
 
     def _settled_rows(self) -> tuple[list[Row], list[str], bool, str]:
         """Return the facts, what was missing relative to the current folder, whether something was there, a doubt."""
@@ -264,7 +264,7 @@ class Recording:
         if kind == "names":
             with contextlib.suppress(OSError):
                 now = conditions.names_of(path)
-                if any(os.path.dirname(made) == path for made in self._made) or now[:2] == fact[:2]:  # noqa: PTH120
+                if any(os.path.dirname(made) == path for made in self._made) or now[:2] == fact[:2]:
                     return [path, kind, *(now if self._is_made_in(path) else [*fact[:5], now[5]])]
             return None if self._is_made(path) else row
         if not self._is_made(path) or conditions.first_changed([row]) is None:
@@ -275,18 +275,18 @@ class Recording:
         if kind != "file":
             return None
         with contextlib.suppress(OSError):
-            return [path, kind, *identity(os.stat(path))]  # noqa: PTH116
+            return [path, kind, *identity(os.stat(path))]
         return None
 
     def _is_made_in(self, folder: str) -> bool:
-        return any(os.path.dirname(made) == folder for made in self._made)  # noqa: PTH120
+        return any(os.path.dirname(made) == folder for made in self._made)
 
     def _is_made(self, path: str) -> bool:
         """Return whether the call has made or removed a path, or a folder that it is in."""
         while len(path) > 1:
             if path in self._made:
                 return True
-            path = os.path.dirname(path)  # noqa: PTH120
+            path = os.path.dirname(path)
         return False
 
 
@@ -313,10 +313,10 @@ def _without_parents(rows: list[Row]) -> list[Row]:
     """Leave out rows of folders that other rows imply: a file exists only in an existing folder."""
     parents = {sys.prefix, "/"}
     for path in (sys.prefix, *(row[0] for row in rows if row[1] in ("file", "names", "link"))):
-        parent = os.path.dirname(path)  # noqa: PTH120
+        parent = os.path.dirname(path)
         while parent not in parents:
             parents.add(parent)
-            parent = os.path.dirname(parent)  # noqa: PTH120
+            parent = os.path.dirname(parent)
     return [row for row in rows if row[1] != "folder" or row[0] not in parents]
 
 

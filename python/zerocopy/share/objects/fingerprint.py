@@ -74,7 +74,7 @@ def has_any(obj: Any, wanted: Collection[object], storages: Collection[torch.Unt
 def _what(place: FileExtent, known: dict[int, Any]) -> Any:
     """Return the identity of an extent's file; of an entry of the cache, whose times change, its name."""
     if place.descriptor not in known:
-        name = name_of_entry(os.readlink(f"/proc/self/fd/{place.descriptor}"))  # noqa: PTH115
+        name = name_of_entry(os.readlink(f"/proc/self/fd/{place.descriptor}"))
         known[place.descriptor] = name or file_identity.identity(os.fstat(place.descriptor))
     return known[place.descriptor]
 

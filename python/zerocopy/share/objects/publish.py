@@ -39,7 +39,7 @@ class FilePart(NamedTuple):
 
     def named(self) -> Part:
         """Return the part as an entry names it."""
-        path = os.readlink(f"/proc/self/fd/{self.descriptor}")  # noqa: PTH115
+        path = os.readlink(f"/proc/self/fd/{self.descriptor}")
         entry = name_of_entry(path)
         if entry is not None:
             return Part(entry, (), self.offset, self.size)
