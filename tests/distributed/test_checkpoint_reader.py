@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from dcp_errors import require_dcp, require_reports
+from dcp_errors import require_dcp, require_reports_of_metadata
 from ranks import Ranks
 from safetensors_files import saved as safetensors
 
@@ -232,7 +232,7 @@ ERRORS = """
 
 @pytest.mark.parametrize("broadcast", [pytest.param("off", marks=two), "job"])
 def test_errors_of_any_rank_reach_all_of_them(ranks: Ranks, tmp_path: Path, broadcast: str) -> None:
-    require_reports()
+    require_reports_of_metadata()
     path = checkpoint("pt", tmp_path)
     (tmp_path / "broken.pt").write_bytes(Path(path).read_bytes()[:3000])
     for found in ranks.run(ERRORS, 2, path, str(tmp_path / "broken.pt"), broadcast):
@@ -360,7 +360,7 @@ class TestOneProcess:
         )
 
     def test_an_index_that_contradicts_its_shards_is_refused(self, tmp_path: Path) -> None:
-        require_reports()
+        require_reports_of_metadata()
         path, index = checkpoint("index", tmp_path), tmp_path / "model.safetensors.index.json"
         homes = json.loads(index.read_text())["weight_map"]
         # The kind is dcp's own: some releases wrap what read_metadata raises.
@@ -373,7 +373,7 @@ class TestOneProcess:
                 dcp_load({"layer.bias": torch.zeros(7)}, path)
 
     def test_files_that_have_one_name_twice_are_refused(self, tmp_path: Path) -> None:
-        require_reports()
+        require_reports_of_metadata()
         one, two = checkpoint("files", tmp_path)
         (tmp_path / "copy.safetensors").write_bytes(Path(one).read_bytes())
         with pytest.raises(BaseException, match=r"embed\.weight is in .*one.* and in .*copy"):
@@ -408,7 +408,7 @@ class TestOneProcess:
         assert torch.equal(loaded["c"], held["c"].resolve_conj())
 
     def test_nothing_that_a_file_names_is_called(self, tmp_path: Path) -> None:
-        require_reports()
+        require_reports_of_metadata()
         import os
 
         class Evil:
@@ -421,7 +421,7 @@ class TestOneProcess:
         assert not (tmp_path / "called").exists()
 
     def test_names_that_are_not_clear_are_refused(self, tmp_path: Path) -> None:
-        require_reports()
+        require_reports_of_metadata()
         torch.save({"a.b": torch.ones(1), "a": {"b": torch.zeros(1)}}, tmp_path / "model.pt")
         with pytest.raises(BaseException, match=r"a\.b"):
             dcp_load({"a.b": torch.zeros(1)}, tmp_path / "model.pt")
