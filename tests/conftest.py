@@ -53,6 +53,7 @@ _LONGEST = (
     "cli/test_programs.py",
     "hostile/test_attacks.py",
     "saving/test_save_in_background.py",
+    "saving/test_save_faults.py",
     "share/test_share_programs.py",
     "hostile/test_proportion.py",
     "share/test_share_cache.py",
