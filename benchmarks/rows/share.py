@@ -118,7 +118,7 @@ def _publish(path: str) -> None:
 
 @functools.cache
 def _folder_of(kind: str) -> str:
-    """Have a model of half a gigabyte in a folder, which is gone with this process; clients inherit it."""
+    """Make a folder with a model of half a gigabyte. It is removed when this process ends; clients get its path."""
     name = _FOLDER + kind
     if name in os.environ:
         return os.environ[name]

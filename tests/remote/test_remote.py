@@ -83,6 +83,17 @@ def test_loaded_memory_is_the_file_once(server: HttpServer) -> None:
     assert addresses[-1] - addresses[0] < 2 * 4 * sum(map(len, STATE.values()))
 
 
+@pytest.mark.parametrize("name", FILES)
+def test_modules_are_filled(server: HttpServer, name: str) -> None:
+    if name.endswith(".h5") and not HAS_H5PY:
+        pytest.skip("needs h5py")
+    module = torch.nn.Module()
+    module.layers = torch.nn.ModuleDict({"3": torch.nn.Module()})
+    module.layers["3"].weight = torch.nn.Parameter(torch.zeros(1003))
+    zerocopy.load_model(module, server.url(name), strict=False)
+    assert torch.equal(module.layers["3"].weight, STATE["layers.3.weight"])
+
+
 def test_convert(server: HttpServer, tmp_path: Path) -> None:
     zerocopy.convert(server.url("a.pt"), tmp_path / "a.safetensors", keep=["layers.5"])
     assert_same(zerocopy.load(tmp_path / "a.safetensors"), {"layers.5.weight": STATE["layers.5.weight"]})
@@ -280,6 +291,23 @@ def test_signed_address_that_expires_is_asked_for_again(server: HttpServer) -> N
 def test_server_without_ranges(server: HttpServer) -> None:
     server.has_ranges = False
     assert_same(zerocopy.load(server.url("a.pt")), STATE)
+
+    def fail_at_second(request: Handler) -> bool:
+        return len(server.requests) == 2 and (request.answer(503, {}) or True)
+
+    server.forget()
+    server.faults = [fail_at_second]
+    assert_same(zerocopy.load(server.url("a.pt")), STATE)
+
+    def change_at_second(request: Handler) -> bool:
+        return len(server.requests) == 2 and (request.answer(200, {"ETag": '"other"'}, bytes(9)) or True)
+
+    server.forget()
+    server.faults = [change_at_second]
+    with pytest.raises(OSError, match="changed") as caught:
+        zerocopy.load(server.url("a.pt"))
+    assert caught.value.errno == errno.ESTALE
+    server.faults.clear()
     with pytest.raises(OSError, match="no ranges"):
         zerocopy.open(server.url("a.pt"))
 

@@ -154,7 +154,7 @@ class Progress:
             self._draw(f" {percent} %{self._speed()}")
 
     def reach(self, done: int, whole: int) -> None:
-        """Note how much is done, and how much there is."""
+        """Show the bytes that are done, and the total."""
         self._whole = whole
         self.add(done - self._done)
 

@@ -26,14 +26,14 @@ class Content(NamedTuple):
 
 @contextlib.contextmanager
 def one_file(target: Path, *, has_name: bool) -> Iterator[list[NewFile]]:
-    """Give a new file in place of `target`, from the beginning with a name of its own if `has_name`."""
+    """Yield a new file that replaces `target` at the end. With `has_name` it has a name of its own meanwhile."""
     with replacing(target, has_name=has_name) as new:
         yield [new]
 
 
 @contextlib.contextmanager
 def shard_files(layout: Layout, shards: list[list[str]], total: int) -> Iterator[list[NewFile]]:
-    """Give a new file for each shard. At the end all take their names, and the index as the last.
+    """Yield a new file for each shard. At the end all take their names, and the index as the last.
 
     No shard takes the name of another file: until the index has its name, what was in the folder is whole. Then the
     shards that the index named before are deleted.

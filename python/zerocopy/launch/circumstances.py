@@ -80,7 +80,7 @@ def settings() -> dict[str, Any]:
 
 
 def take_settings(taken: dict[str, Any]) -> None:
-    """Give this process the settings of another. ``OSError``, ``ValueError`` where it may not have them."""
+    """Apply the settings of another process. Raise ``OSError`` or ``ValueError`` for one that is not allowed."""
     here = settings()
     for name, limits in taken["limits"].items():
         if (*limits,) != here["limits"][name]:

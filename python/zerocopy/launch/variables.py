@@ -50,7 +50,7 @@ class _WatchedReads(os._Environ):  # type: ignore[type-arg]
 
 @contextlib.contextmanager
 def reads_noted() -> Iterator[set[str]]:
-    """Note the variables that Python code reads within a block: names, and prefixes with an asterisk.
+    """Record the variables that Python code reads within a block: names, and prefixes with an asterisk.
 
     tqdm and fsspec go through all variables, and ask of each name whether it starts as their own do.
     """

@@ -244,6 +244,8 @@ def binary_file(f: Any, begin: int | None) -> Iterator[BinaryIO]:
     if isinstance(f, (str, os.PathLike)):
         with Path(f).open("rb") as file:
             yield file
+    elif isinstance(f, remote.RemotePath):
+        yield io.BufferedReader(f.open())
     elif not hasattr(f, "read"):
         yield io.BytesIO(f)
     elif begin is None:

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -38,6 +39,11 @@ class RemotePath:
     def name(self) -> str:
         """The part behind the last slash, without a query."""
         return self.url.split("?", 1)[0].rpartition("/")[2]
+
+    @property
+    def suffix(self) -> str:
+        """The ending of the name, with its dot."""
+        return PurePosixPath(self.name).suffix
 
     @property
     def is_folder(self) -> bool:
@@ -87,8 +93,6 @@ def _ranges(url: str) -> Ranges:
         from zerocopy.remote.http import HttpRanges
 
         return HttpRanges(url)
-    from zerocopy.remote.filesystem import (
-        FilesystemRanges,
-    )  # fsspec takes longer to import than most requests
+    from zerocopy.remote.filesystem import FilesystemRanges
 
     return FilesystemRanges(url)

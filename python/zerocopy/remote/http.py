@@ -12,11 +12,11 @@ import functools
 import http.client
 import os
 import re
-import socket
 import ssl
 import time
 import urllib.request
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 
 from zerocopy import _version
@@ -35,6 +35,7 @@ _TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
 _RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
 _KEPT = "/%?:@!$&'()*+,;=[]~"  # characters that an address may have, or that were quoted already
 _Connection = http.client.HTTPConnection
+_Result = TypeVar("_Result")
 
 
 class _Retry(Exception):
@@ -83,33 +84,49 @@ class HttpRanges:
 
     def read_whole(self, memory: memoryview) -> None:
         """Fill memory of the file's size by one request without a range."""
-        response, _, connection = self._answer({})
-        try:
-            at = 0
-            while at < len(memory) and (got := response.readinto(memory[at:])):
-                at += got
-        finally:
-            connection.close()
-        if response.status != 200 or at < len(memory):
-            raise self._error(errno.EIO, 0, len(memory), f"status {response.status}, {at} bytes")
+        self._retried(0, len(memory), lambda: self._fill(memory))
 
     def require_unchanged(self) -> None:
         """Raise ``OSError`` (ESTALE) if the file has changed since it was opened. Each answer was compared already."""
 
     def _request(self, begin: int, end: int) -> bytes:
-        for attempt in range(_ATTEMPTS):
+        return self._retried(begin, end, lambda: self._attempt(begin, end))
+
+    def _retried(self, begin: int, end: int, attempt: Callable[[], _Result]) -> _Result:
+        """Return the result of an attempt; of a later one after faults that may pass."""
+        for number in range(_ATTEMPTS):
             try:
-                return self._attempt(begin, end)
-            except socket.gaierror as error:
-                raise self._error(errno.EHOSTUNREACH, begin, end, str(error)) from None
+                return attempt()
             except (_Retry, TimeoutError, ConnectionError, http.client.HTTPException) as error:
                 last = error
-            if attempt + 1 < _ATTEMPTS:
-                pause = _FIRST_PAUSE * 2**attempt
+            except OSError as error:
+                if error.filename is not None:
+                    raise
+                known = (
+                    error.errno if error.errno and error.errno > 0 else errno.EHOSTUNREACH
+                )  # of a name, negative
+                raise self._error(known, begin, end, str(error)) from None
+            if number + 1 < _ATTEMPTS:
+                pause = _FIRST_PAUSE * 2**number
                 time.sleep(min(_MAX_PAUSE, max(pause, last.pause if isinstance(last, _Retry) else 0)))
         raise self._error(
             errno.EIO, begin, end, f"{str(last) or type(last).__name__}, after {_ATTEMPTS} attempts"
         )
+
+    def _fill(self, memory: memoryview) -> None:
+        response, _, connection = self._answer({})
+        try:
+            length = response.headers.get("Content-Length", "")
+            if response.status != 200 or not length.isdigit():
+                raise _Retry(f"status {response.status}")
+            self._compare(response, int(length), 0, len(memory))
+            at = 0
+            while at < len(memory) and (got := response.readinto(memory[at:])):
+                at += got
+            if at < len(memory):
+                raise _Retry(f"got {at} bytes")
+        finally:
+            connection.close()
 
     def _attempt(self, begin: int, end: int) -> bytes:
         headers = {"Range": f"bytes={begin}-{end - 1}"}
