@@ -80,8 +80,12 @@ def watch(path: Path, saver: str, mode: int) -> None:
         while not ended.is_set():
             for entry in [*path.parent.iterdir(), *Path("/proc/self/fd").iterdir()]:
                 with contextlib.suppress(OSError):
-                    if entry.parent == path.parent or str(entry.readlink()).startswith(f"{path.parent}/"):
-                        seen.add(stat.S_IMODE(entry.stat().st_mode))
+                    fd = os.open(entry, os.O_PATH)  # the number may be another file's a moment later
+                    try:
+                        if os.readlink(f"/proc/self/fd/{fd}").startswith(f"{path.parent}/"):
+                            seen.add(stat.S_IMODE(os.stat(fd).st_mode))
+                    finally:
+                        os.close(fd)
 
     looking = threading.Thread(target=look)
     looking.start()

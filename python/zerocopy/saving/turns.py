@@ -56,7 +56,8 @@ class Turn:
         self.ended.set()
 
     def __del__(self) -> None:
-        self.end()
+        if hasattr(self, "_reference"):  # else an exception of a handler kept it from being made
+            self.end()
 
     def earlier(self) -> list[Turn]:
         """Return the turns before this one."""
