@@ -43,7 +43,7 @@ GUIDES = {
     "Notebooks": "notebooks/hdf5 notebooks/lazy notebooks/layer_by_layer notebooks/kept_results notebooks/gds",
     "Problems": "not-faster memory weights-only hazards network-disks settings",
     "Load": "formats lazy numpy hdf5 torchscript gpu",
-    "Save and convert": "saving converting",
+    "Save and convert": "saving converting merging",
     "Programs": "patch workers share distributed warm-starts bridges",
     "Look inside": "cli inspecting",
     "Judge": "results benchmarks peers security SECURITY",

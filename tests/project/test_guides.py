@@ -27,6 +27,7 @@ GUIDES = [
     "hazards",
     "how-it-works",
     "index",
+    "merging",
     "network-disks",
     "not-faster",
     "patch",
