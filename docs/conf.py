@@ -47,8 +47,8 @@ GUIDES = {
     "Programs": "patch workers share distributed warm-starts bridges",
     "Look inside": "cli inspecting",
     "Judge": "results benchmarks peers security SECURITY",
-    "Reference": "api versions reference/index reference/objects reference/attacks reference/differences "
-    "reference/messages",
+    "Reference": "api versions reference/index reference/limits reference/json reference/benchmark-cases "
+    "reference/objects reference/attacks reference/differences reference/messages",
     "Project": "DESIGN CONTRIBUTING CHANGELOG",
 }
 MODULES = (
