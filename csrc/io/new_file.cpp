@@ -235,6 +235,14 @@ int NewFile::take_name(const char* name) noexcept {
   return 0;
 }
 
+void NewFile::drop_name(const char* name) const noexcept {
+  struct stat there {};
+  struct stat own {};
+  const bool is_own = ::lstat(name, &there) == 0 && ::fstat(descriptor_, &own) == 0 &&
+                      there.st_ino == own.st_ino && there.st_dev == own.st_dev;
+  if (is_own) ::unlink(name);
+}
+
 // Gives the file, which has its temporary name, another one.
 int NewFile::replace(const char* name) noexcept {
   if (is_new_) {

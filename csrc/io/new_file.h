@@ -53,8 +53,12 @@ class NewFile final : public Target {
   // syncs the folder.
   int take_name(const char* name = nullptr) noexcept;
 
+  // Removes a name that take_name() gave, unless another file has it now.
+  void drop_name(const char* name) const noexcept;
+
   // Has take_name() do nothing but abandon the file: a later save has given the target its content.
   void give_way() noexcept { gives_way_ = true; }
+  bool gives_way() const noexcept { return gives_way_; }
 
   // Closes the file, and removes its name if it is still the temporary one.
   void abandon() noexcept;

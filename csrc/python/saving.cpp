@@ -72,14 +72,6 @@ class PythonFile {
     require(file_.sync(), file_.target());
   }
 
-  std::vector<std::string> take_name(const std::optional<FileName>& name) {
-    {
-      const GilReleased released;
-      require(file_.take_name(name ? name->bytes.c_str() : nullptr), name ? name->bytes : file_.target());
-    }
-    return lost_of(file_.lost());
-  }
-
   static std::vector<std::string> lost_of(unsigned lost) {
     std::vector<std::string> found;
     if ((lost & kLostOwner) != 0) found.emplace_back("the owner");
@@ -94,6 +86,31 @@ class PythonFile {
   NewFile file_;
   std::string waiting_;
 };
+
+using Named = std::pair<PythonFile*, FileName>;
+
+// Gives new files their names in turn, all of them or none, and then deletes files. It is one step of Python,
+// so no signal handler ends it between two names. Returns what each file does not have of the one that it
+// replaces.
+std::vector<std::vector<std::string>> take_names(const std::vector<Named>& files,
+                                                 const std::vector<FileName>& old) {
+  const bool gives_way = !files.empty() && files.back().first->file().gives_way();
+  if (!gives_way) {
+    const GilReleased released;
+    for (auto each = files.begin(); each != files.end(); ++each) {
+      const int error = each->first->file().take_name(each->second.bytes.c_str());
+      if (error == 0) continue;
+      for (auto given = files.begin(); given != each; ++given) {
+        given->first->file().drop_name(given->second.bytes.c_str());
+      }
+      require(error, each->second.bytes);
+    }
+    for (const FileName& path : old) ::unlink(path.bytes.c_str());
+  }
+  std::vector<std::vector<std::string>> lost;
+  for (const Named& each : files) lost.push_back(PythonFile::lost_of(each.first->file().lost()));
+  return lost;
+}
 
 // Progress in memory that a copy of the process shares.
 struct Report {
@@ -272,9 +289,9 @@ void register_saving(py::module_& module) {
       .def("copy", &PythonFile::copy, py::arg("source"), py::arg("offset"), py::arg("size"))
       .def("flush", &PythonFile::flush, py::call_guard<GilReleased>())
       .def("sync", &PythonFile::sync)
-      .def("take_name", &PythonFile::take_name, py::arg("name") = py::none())
       .def("give_way", [](PythonFile& self) { self.file().give_way(); })
       .def("close", [](PythonFile& self) { self.file().abandon(); });
+  module.def("take_names", &take_names, py::arg("files"), py::arg("old") = std::vector<FileName>{});
   py::class_<Descriptor>(module, "Descriptor")
       .def_static("open", &Descriptor::open, py::arg("path"))
       .def_static("of_process", &Descriptor::of_process, py::arg("process"))

@@ -2,45 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import Child, Saver
+from conftest import Saver
 from equality import assert_same
+from system_calls import Refusal, in_child
 
 import zerocopy
+from zerocopy.converting.shard_plan import Layout
 
 OLD = {name: torch.full((1000,), float(number)) for number, name in enumerate("abcd")}
 NEW = {name: value.half() for name, value in OLD.items()}
 TARGETS = {"folder": "f", ".bin": "f/model.bin"}
-
-# Ends the process, or fails, at one of the calls that change names. No other file's name is taken for an old one.
-STOPPED = """
-    import errno, os, sys, torch, zerocopy
-    from pathlib import Path
-    target, at, how = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-    calls = 0
-    def stopping(function):
-        def call(*arguments, **more):
-            global calls
-            calls += 1
-            if calls == at:
-                if how == "killed":
-                    os._exit(9)
-                raise OSError(errno.EIO, os.strerror(errno.EIO))
-            return function(*arguments, **more)
-        return call
-    os.link, os.replace, os.rename, os.unlink = map(stopping, (os.link, os.replace, os.rename, os.unlink))
-    try:
-        source = os.path.dirname(target) if target.endswith(".bin") else target
-        zerocopy.convert(source, target, max_shard_size=6200, dtype=torch.float16)
-    except OSError as error:
-        print(error.errno == errno.EIO)
-    print(calls < at)
-"""
 
 
 def tensors(folder: Path) -> dict[str, Any]:
@@ -53,38 +32,27 @@ def tensors(folder: Path) -> dict[str, Any]:
     return dict(sorted(found.items()))
 
 
-@pytest.mark.parametrize(
-    ("target", "how"),
-    [
-        ("folder", "killed"),
-        (".bin", "refused"),
-        pytest.param("folder", "refused", marks=pytest.mark.slow("the other pairs")),
-        pytest.param(".bin", "killed", marks=pytest.mark.slow("the other pairs")),
-    ],
-)
-def test_stopped_at_each_change_of_a_name(
-    save: Saver, forked: Child, tmp_path: Path, target: str, how: str
+@pytest.mark.parametrize("error", [errno.EIO, None], ids=["refused", "killed"])
+@pytest.mark.parametrize("call", ["linkat", "rename", "unlink"])
+@pytest.mark.parametrize("target", TARGETS.values())
+def test_stopped_where_names_change(
+    save: Saver, tmp_path: Path, target: str, call: str, error: int | None
 ) -> None:
-    source = save(OLD)
-    for at in range(1, 40):
-        folder = tmp_path / str(at)
-        folder.mkdir()
-        path = folder / TARGETS[target]
-        path.parent.mkdir(exist_ok=True)
-        zerocopy.convert(source, path, max_shard_size=8200)
-        shards = set((folder / "f").iterdir())
-        done = forked(STOPPED, path, at, how)
-        found = tensors(folder / "f")
-        assert_same(found, NEW if found["a"].dtype == torch.float16 else OLD)
-        assert_same(dict(sorted(zerocopy.load(folder / "f").items())), found)
-        if how == "refused":
-            assert set((folder / "f").iterdir()) == shards or found["a"].dtype == torch.float16
-        if done.stdout.endswith("True\n") and done.returncode == 0 and "False" not in done.stdout:
-            assert found["a"].dtype == torch.float16
-            break
-    else:
-        raise AssertionError("it was stopped each time")
-    assert at > 2
+    """The shards take names by linkat, the index by rename, and unlink deletes the old shards."""
+    path, folder = tmp_path / target, tmp_path / "f"
+    folder.mkdir()
+    zerocopy.convert(save(OLD), path, max_shard_size=8200)
+    before = set(folder.iterdir())
+
+    def again() -> None:
+        with contextlib.suppress(OSError):
+            zerocopy.convert(folder, path, max_shard_size=6200, dtype=torch.float16)
+
+    in_child(again, Refusal(call, error))
+    found = tensors(folder)
+    assert_same(found, NEW if call == "unlink" else OLD)
+    assert_same(dict(sorted(zerocopy.load(folder).items())), found)
+    assert set(folder.iterdir()) == before or call == "unlink" or error is None
 
 
 @pytest.mark.parametrize("target", TARGETS.values())
@@ -121,6 +89,7 @@ def test_a_shard_with_a_name_that_is_taken_meanwhile_is_not_written_over(
     save: Saver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = tmp_path / "f" / "model-00002-of-00002.safetensors"
+    monkeypatch.setattr(Layout, "free", lambda layout, _: layout)  # it is taken after names were looked for
 
     def progress(*_: int) -> None:
         taken.write_text("mine")
@@ -130,3 +99,7 @@ def test_a_shard_with_a_name_that_is_taken_meanwhile_is_not_written_over(
     assert str(taken) in str(caught.value)
     assert [path.name for path in (tmp_path / "f").iterdir()] == [taken.name]
     assert taken.read_text() == "mine"
+    monkeypatch.undo()
+    zerocopy.convert(save(OLD), tmp_path / "f", max_shard_size=8200)
+    assert taken.read_text() == "mine"
+    assert_same(tensors(tmp_path / "f"), OLD)

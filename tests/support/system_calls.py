@@ -6,6 +6,7 @@ import ctypes
 import errno
 import os
 import platform
+import signal
 import struct
 import traceback
 from collections.abc import Callable
@@ -29,20 +30,24 @@ _NUMBERS = {
     "pidfd_open": (434, 434),
     "rename": (82, 38),
     "sendfile": (40, 71),
+    "unlink": (87, 35),
     "writev": (20, 66),
 }
 _IS_X86 = platform.machine() == "x86_64"
 _LOAD, _AND, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x54, 0x15, 0x06
-_ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
+_ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 _TMPFILE, _CLONE_VM = 0o20000000, 0x100
 _NO_NEW_PRIVILEGES, _SECCOMP, _FILTER = 38, 22, 2
 
 
 class Refusal(NamedTuple):
-    """A system call, the error that it gets, and the value that bits of an argument have for that."""
+    """A system call, the error that it gets, and the value that bits of an argument have for that.
+
+    Without an error the call kills the process.
+    """
 
     name: str
-    error: int
+    error: int | None
     argument: int = 0
     mask: int = 0
     value: int = 0
@@ -76,7 +81,7 @@ def in_child(work: Callable[[], object], *refusals: Refusal) -> None:
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if "no filters of system calls" in said:
         pytest.skip("no filters of system calls here")
-    assert status == 0, said
+    assert status == (0 if all(refusal.error for refusal in refusals) else -signal.SIGSYS), said
 
 
 def refuse(*refusals: Refusal) -> None:
@@ -93,7 +98,7 @@ def refuse(*refusals: Refusal) -> None:
             (_LOAD, 0, 0, 0),
             (_JUMP_IF_EQUAL, 0, len(check) + 1, number),
             *check,
-            (_RETURN, 0, 0, _ERRNO | error),
+            (_RETURN, 0, 0, _KILL if error is None else _ERRNO | error),
         ]
     steps.append((_RETURN, 0, 0, _ALLOW))
     program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -11,8 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from zerocopy.converting.shard_plan import Layout, index_text
-from zerocopy.process import interrupts
-from zerocopy.saving.atomic_file import NewFile, Written, is_at, replacing
+from zerocopy.saving.atomic_file import NewFile, Written, replacing
 
 _logger = logging.getLogger("zerocopy")
 
@@ -31,60 +31,68 @@ def one_file(target: Path, *, has_name: bool) -> Iterator[list[NewFile]]:
         yield [new]
 
 
-@contextlib.contextmanager
-def shard_files(layout: Layout, shards: list[list[str]], total: int) -> Iterator[list[NewFile]]:
-    """Yield a new file for each shard. At the end all take their names, and the index as the last.
+class NewShards:
+    """New files for shards. All of them and their index take their names in one step, when they are whole.
 
-    No shard takes the name of another file: until the index has its name, what was in the folder is whole. Then the
-    shards that the index named before are deleted.
+    No shard takes the name of another file: until then, what was in the folder is whole. The shards that the index
+    named before are deleted in the same step.
+
+    Attributes
+    ----------
+    files : list of NewFile
+        In order.
     """
-    before = layout.present()
-    for path in before:
-        if path.exists() and not os.access(path, os.W_OK, effective_ids=True):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(path))
-    layout = layout.free(len(shards))
-    paths = [layout.shard(number, len(shards)) for number in range(1, len(shards) + 1)]
-    with interrupts.deferred():  # while files have names that no index names
-        is_new = not layout.folder.exists()
-        if is_new:
-            layout.folder.mkdir()
-        written: list[tuple[Path, os.stat_result]] = []
+
+    def __init__(self, layout: Layout, count: int, *, has_name: bool = False) -> None:
+        self._layout, self._old = layout, layout.present()
+        for path in self._old:
+            if path.exists() and not os.access(path, os.W_OK, effective_ids=True):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(path))
+        self._is_new_folder = not layout.folder.exists()
+        self.files: list[NewFile] = []
         try:
-            with contextlib.ExitStack() as block:
-                index = block.enter_context(
-                    replacing(layout.index_path, counts_from_end=True)
-                )  # first in, last out
-                files = []
-                for number, path in enumerate(paths):
-                    like = before[min(number, len(before) - 1)] if before else layout.index_path
-                    files.append((path, block.enter_context(replacing(path, is_new=True, like=like))))
-                with interrupts.allowed():
-                    yield [new for _, new in files]
-                    text = index_text(layout, shards, total)
-                    index.write(text)
-                    for _, new in files:  # a disk that is full says so before the first has its name
-                        new.sync()
-                    written = [
-                        (path, os.fstat(new.descriptor)) for path, new in [(layout.index_path, index), *files]
-                    ]
-                with interrupts.deferred():  # although the block of each file allows it
-                    block.close()
+            if self._is_new_folder:
+                layout.folder.mkdir()
+            # Named after the index: the next save there finds what a killed one leaves, however many shards it has.
+            index = os.path.realpath(layout.index_path)
+            for like in itertools.islice(itertools.chain(self._old, itertools.repeat(None)), count):
+                like = like or (self._old or [layout.index_path])[-1]
+                self.files.append(NewFile(index, like=os.fspath(like), has_name=has_name, is_new=True))
         except BaseException:
-            has_index = bool(written) and is_at(*written[0])
-            if not has_index:  # an index that has its name needs the new shards
-                for path, status in written:
-                    if is_at(path, status):
-                        path.unlink(missing_ok=True)
-            if is_new:
-                with contextlib.suppress(OSError):  # somebody else has put something there
-                    layout.folder.rmdir()
+            self.close()
             raise
-        for path in before:
-            try:
-                path.unlink(missing_ok=True)
-            except OSError as error:
-                _logger.warning(
-                    "%s: not deleted, though no index names it any more: %s", path, error.strerror
-                )
-    if (other := layout.preferred()) is not None:
-        _logger.warning("%s is there too, and loaders of the folder take it: remove one of the two", other)
+
+    def finish(self, names: list[list[str]], total: int) -> None:
+        """Write the index, give the files their names, and delete the old shards."""
+        for new in self.files:  # a disk that is full says so before the first has its name
+            new.sync()
+        layout = self._layout.free(len(self.files))
+        folder = os.path.realpath(layout.folder)
+        parts = [
+            (new, os.path.join(folder, layout.shard(number, len(self.files)).name))
+            for number, new in enumerate(self.files, 1)
+        ]
+        old = [os.fspath(path) for path in self._old]
+        with replacing(layout.index_path, parts=parts, old=old, counts_from_end=True) as index:
+            index.write(index_text(layout, names, total))
+        self._is_new_folder = False
+        if (other := layout.preferred()) is not None:
+            _logger.warning(
+                "%s is there too, and loaders of the folder take it: remove one of the two", other
+            )
+
+    def close(self) -> None:
+        """Delete the files that have no name yet, and the folder if it was made for them."""
+        for new in self.files:
+            new.close()
+        if self._is_new_folder:
+            with contextlib.suppress(OSError):  # somebody else has put something there
+                self._layout.folder.rmdir()
+
+
+@contextlib.contextmanager
+def shard_files(layout: Layout, names: list[list[str]], total: int) -> Iterator[list[NewFile]]:
+    """Yield a new file for each shard. At the end all take their names, and the index as the last."""
+    with contextlib.closing(NewShards(layout, len(names))) as new:
+        yield new.files
+        new.finish(names, total)

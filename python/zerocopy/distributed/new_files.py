@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from zerocopy.converting import shard_plan
+from zerocopy.converting.new_files import NewShards
 from zerocopy.display import shown
 from zerocopy.distributed.layout import SUFFIXES, Content, NewTensor, StatePath, content_of
 from zerocopy.errors import UnsupportedError
-from zerocopy.process import interrupts
-from zerocopy.saving.atomic_file import NewFile, is_at, log_lost, path_of_file, replacing
+from zerocopy.saving.atomic_file import path_of_file, replacing
 
 
 class Reserved(NamedTuple):
@@ -89,69 +89,26 @@ class _OneFile:
 
 
 class _Shards:
-    """Shards and their index. The old index names the old shards until the new index replaces it.
-
-    So no new shard takes the name of a file that exists. Where the usual names are taken, as after an earlier save, the
-    new shards get others; the shards of the old index are deleted at the end.
-    """
-
     def __init__(
         self, layout: shard_plan.Layout, names: list[list[str]], contents: list[Content], total: int
     ) -> None:
         self._layout, self._names, self._contents, self._total = layout, names, contents, total
-        self._files: list[NewFile] = []
-        self._is_new_folder = False
+        self._new: NewShards | None = None
 
     def begin(self) -> Reserved:
-        folder = self._layout.folder
-        if not folder.exists():
-            folder.mkdir()
-            self._is_new_folder = True
+        new = self._new = NewShards(self._layout, len(self._contents), has_name=True)
         offsets: dict[str, tuple[int, int]] = {}
-        index = os.path.realpath(self._layout.index_path)
-        for number, content in enumerate(self._contents):
-            # Named after the index: the next save there finds what a killed one leaves, however many shards it has.
-            new = NewFile(index, has_name=True, is_new=True)
-            self._files.append(new)
-            begins = content.begin(new)
-            offsets.update((name, (number, offset)) for name, offset in begins.items())
-        return Reserved([file.path for file in self._files], offsets)
+        for number, (file, content) in enumerate(zip(new.files, self._contents, strict=True)):
+            offsets.update((name, (number, offset)) for name, offset in content.begin(file).items())
+        return Reserved([file.path for file in new.files], offsets)
 
     def finish(self, values: Mapping[str, bytes], paths: Mapping[str, StatePath]) -> None:
-        count = len(self._files)
-        for content, file in zip(self._contents, self._files, strict=True):
+        assert self._new is not None
+        for content in self._contents:
             content.finish({}, {})
-            file.sync()
-        layout, old = self._layout.free(count), self._layout.present()
-        given: list[Path] = []
-        written = None
-        with interrupts.deferred():  # while files have names that no index names
-            try:
-                with replacing(self._layout.index_path, counts_from_end=True) as index:
-                    index.write(shard_plan.index_text(layout, self._names, self._total))
-                    written = os.fstat(index.descriptor)
-                    for number, file in enumerate(self._files, 1):
-                        shard = layout.shard(number, count)
-                        log_lost(os.fspath(shard), file.take_name(os.fspath(shard)))
-                        given.append(shard)
-            except BaseException:
-                if not is_at(self._layout.index_path, written):
-                    for path in given:
-                        path.unlink(missing_ok=True)
-                raise
-            self._close()
-            for path in old:
-                with contextlib.suppress(OSError):
-                    path.unlink(missing_ok=True)
+        self._new.finish(self._names, self._total)
+        self._new.close()
 
     def abandon(self) -> None:
-        self._close()
-        if self._is_new_folder:
-            with contextlib.suppress(OSError):  # somebody else has put something there
-                self._layout.folder.rmdir()
-
-    def _close(self) -> None:
-        """Delete the new files that have only a temporary name."""
-        for file in self._files:
-            file.close()
-        self._files = []
+        if self._new is not None:
+            self._new.close()

@@ -1,7 +1,8 @@
 """``zerocopy.patch`` and ``patched``: which functions are replaced, for which threads, and until when.
 
 A replacement stays in place as long as any thread wants it, and asks on every call whether the calling thread does.
-Other threads get the original, and a replacement that somebody else has wrapped can stay where it is.
+Other threads get the original, and a replacement that somebody else has wrapped can stay where it is. So what a signal
+handler interrupts is whole at each step: replacements come before anybody wants them, and go after nobody does.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from zerocopy import environment
 from zerocopy._torch import script
 from zerocopy.errors import UnsupportedError
 from zerocopy.patching import torch_jit, torch_load, torch_save
-from zerocopy.process import interrupts, tally, torch_compiler
+from zerocopy.process import tally, torch_compiler
 from zerocopy.process.replacements import Replacements, lock
 
 Function = Callable[..., Any]
@@ -100,9 +101,9 @@ def patch(*, rebind: bool = False, jit: bool = False, safetensors: bool = False)
     if environment.is_disabled():
         return
     tally.report_at_exit()
-    with interrupts.deferred(), lock.held():
-        _for_good.update(parts)
+    with lock.held():
         _install(parts, rebind)
+        _for_good.update(parts)
 
 
 @contextlib.contextmanager
@@ -114,7 +115,7 @@ def guarded_saves() -> Iterator[None]:
 
 def unpatch() -> None:
     """Undo :func:`patch`. Blocks under :func:`patched` stay patched until they end."""
-    with interrupts.deferred(), lock.held():
+    with lock.held():
         _for_good.clear()
         _remove_unwanted()
 
@@ -151,13 +152,13 @@ def patched(
 def _block(scope: int, parts: list[str], rebind: bool = False) -> Iterator[None]:
     block = _Block(scope, parts)
     try:
-        with interrupts.deferred(), lock.held():
-            _blocks.append(weakref.ref(block))
+        with lock.held():
             _install(parts, rebind)
+            _blocks.append(weakref.ref(block))
         yield
     finally:
         del block
-        with interrupts.deferred(), lock.held():
+        with lock.held():
             _remove_unwanted()
 
 
@@ -242,4 +243,5 @@ def _remove_unwanted() -> None:
     _blocks[:] = [reference for reference in _blocks if reference() is not None]
     wanted = _for_good.union(*(block.parts for block in _open_blocks()))
     for part in _replaced.keys() - wanted:
-        _replaced.pop(part).restore()
+        _replaced[part].restore()
+        del _replaced[part]

@@ -2,6 +2,9 @@
 
 A patch that is undone while another lies over it leaves its replacement behind, which then only passes calls on. The
 patch above unwraps such replacements when it restores an attribute: without that the left one would stay for good.
+
+An exception of a signal handler may end any of this between two steps. So an attribute is noted before it is replaced,
+and until it is restored: to do the same once more does the rest.
 """
 
 from __future__ import annotations
@@ -69,7 +72,9 @@ class Replacements:
         if not self.has(owner, name):
             before = vars(owner).get(name, _MISSING)
             self._attributes[id(owner), name] = _Attribute(owner, name, before, replacement)
-            setattr(owner, name, replacement)
+        attribute = self._attributes[id(owner), name]
+        if vars(owner).get(name, _MISSING) is attribute.before:  # not what somebody else has put there since
+            setattr(owner, name, attribute.now)
 
     def put_everywhere(self, library: str = "") -> None:
         """Replace the same functions where other modules have them: those of one library, or all modules."""
@@ -83,16 +88,19 @@ class Replacements:
 
     def restore(self) -> None:
         """Restore all attributes, except those that somebody else has set since."""
-        attributes = list(self._attributes.values())
-        self._attributes.clear()
-        self._functions.clear()
-        for owner, name, before, now in reversed(attributes):
+        while self._attributes:
+            key, (owner, name, before, now) = next(reversed(self._attributes.items()))
             if vars(owner).get(name, _MISSING) is not now:
-                continue
-            if before is _MISSING:
+                pass
+            elif before is _MISSING:
                 delattr(owner, name)
             else:
-                setattr(owner, name, _unwrap(before, lambda registry, function: not registry.keeps(function)))
+                setattr(owner, name, _unwrap(before, self._is_over))
+            del self._attributes[key]
+        self._functions.clear()
+
+    def _is_over(self, registry: Replacements, function: Any) -> bool:
+        return registry is self or not registry.keeps(function)
 
 
 def original(function: Any) -> Any:

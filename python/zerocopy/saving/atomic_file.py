@@ -7,7 +7,7 @@ import errno
 import logging
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from zerocopy import _core
@@ -60,12 +60,12 @@ def replacing(
     target: Path,
     *,
     has_name: bool = False,
-    is_new: bool = False,
-    like: Path | None = None,
+    parts: Sequence[tuple[NewFile, str]] = (),
+    old: Sequence[str] = (),
     counts_from_end: bool = False,
     syncs: bool = True,
 ) -> Iterator[NewFile]:
-    """Give a new file, which takes the name, mode, owner and attributes of `target` if all goes well.
+    """Yield a new file, which takes the name, mode, owner and attributes of `target` if all goes well.
 
     Then the file and its name are on the disk when this returns. If anything goes wrong nothing has changed.
 
@@ -75,10 +75,10 @@ def replacing(
         The file. OSError for what cannot be replaced.
     has_name : bool
         Give the file a name from the beginning, which libhdf5 wants.
-    is_new : bool
-        Take no other file's name, and the mode, owner and attributes of `like`.
-    like : Path, optional
-        As above.
+    parts : sequence of (NewFile, str)
+        Files that take these names just before: all of them or none.
+    old : sequence of str
+        The paths of files to delete just after.
     counts_from_end : bool
         Take the turn among the saves to `target` at the end of the block, not at its beginning.
     syncs : bool
@@ -88,12 +88,11 @@ def replacing(
         why = "not a regular file: it cannot be replaced atomically"
         raise OSError(errno.EINVAL, why, os.fspath(target))
     path = os.path.realpath(target)
-    options = {"has_name": has_name, "is_new": is_new, "syncs": syncs}
     with contextlib.ExitStack() as block:
         turn = Turn(path)
         if not counts_from_end:
             block.enter_context(turn)
-        new = NewFile(path, like=None if like is None else os.fspath(like), **options)
+        new = NewFile(path, has_name=has_name, syncs=syncs)
         block.callback(new.close)
         turn.give_way = new.give_way
         yield new
@@ -101,13 +100,24 @@ def replacing(
         if counts_from_end:
             block.enter_context(turn)
         turn.wait()
-        log_lost(path, new.take_name())
+        take_names([*parts, (new, path)], old)
 
 
 def log_lost(target: str, lost: list[str]) -> None:
     """Log what the new file does not have of the old one."""
     if lost:
         _logger.warning("%s: not kept, as this user may not set it: %s", target, ", ".join(lost))
+
+
+def take_names(files: Sequence[tuple[NewFile, str]], old: Sequence[str] = ()) -> None:
+    """Give new files their names, all of them or none, and then delete old ones. Log what cannot be done.
+
+    This is one step of the interpreter, so that no signal handler ends it halfway.
+    """
+    for (_, path), lost in zip(files, _core.take_names(list(files), list(old)), strict=True):
+        log_lost(path, lost)
+    for path in filter(os.path.lexists, old):
+        _logger.warning("%s: not deleted, though no index names it any more", path)
 
 
 class FileSink:

@@ -19,7 +19,7 @@ from zerocopy import _core
 from zerocopy.progress import Progress
 from zerocopy.saving import snapshot
 from zerocopy.saving.archive import PickleWithStorages
-from zerocopy.saving.atomic_file import log_lost
+from zerocopy.saving.atomic_file import log_lost, take_names
 from zerocopy.saving.handle import PROGRESS_SECONDS, Saving
 from zerocopy.saving.mapped_files import MappedFiles
 from zerocopy.saving.turns import Turn
@@ -113,7 +113,7 @@ class _Job:
         plan.carry_out(lambda _: self._saving._tell_progress())
         new.sync()
         turn.wait()
-        log_lost(self._target, new.take_name())
+        take_names([(new, self._target)])
         del memory  # which the plan reads
 
     def _begin(self, writer: _core.ArchiveWriter) -> None:
