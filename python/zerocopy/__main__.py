@@ -59,9 +59,9 @@ def _open_closed_streams() -> None:
 
 
 def _buffer_output() -> None:
-    """Give standard output a buffer (Python has none with ``-u``), which writes everything or raises an error.
+    """Buffer standard output, also under ``python -u``: a buffer writes everything or raises an error.
 
-    Without one, Python ignores that the system has written only a part.
+    Without a buffer, Python does not notice if the system has written only a part.
     """
     if isinstance(getattr(sys.stdout, "buffer", None), io.RawIOBase):
         here = sys.stdout

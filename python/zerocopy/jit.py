@@ -50,7 +50,7 @@ def load(
     OSError
         The operating system refused: no such file, ... ``errno.ESTALE``: the file was written to meanwhile.
     zerocopy.FormatError
-        The bytes contradict the format: truncated, overlapping, storages out of range, no TorchScript archive.
+        The bytes contradict the format: truncated, overlapping, storages out of range, not a TorchScript archive.
     zerocopy.UnsupportedError
         Legal, but not supported: encryption, a newer version of the format, ...
     RuntimeError
@@ -79,7 +79,7 @@ def load(
 
 
 def attempt(f: Any, map_location: Any, extra_files: dict[str, Any] | None, mode: str | None = None) -> Any:
-    """Load, or raise: ``StockOnlyError`` where torch's own loader would do it."""
+    """Load a module. Raise ``StockOnlyError`` for an archive that only torch's own loader reads."""
     begin = inputs.position_of(f)
     with error_context.public(f, weights_only=False):
         archive = _opened(f, mode)

@@ -45,7 +45,7 @@ class Arrays(Mapping[str, Array]):
     """
 
     def __init__(self, path: str, homes: dict[str, Callable[[str], Array]]) -> None:
-        """Take what makes the array of each name."""
+        """Initialise with a function for each name, which makes the array."""
         self._path, self._homes, self._closed = path, homes, False
 
     def __getitem__(self, name: str) -> Array:
@@ -199,7 +199,7 @@ def load(
 
 @contextlib.contextmanager
 def _about(path: str) -> Iterator[None]:
-    """Put the path into errors about a file, once, and raise those of the catalogue as public ones."""
+    """Add the path, once, to errors about a file, and raise those of the catalogue as public ones."""
     start = f"{shown(path, None)}: "
     try:
         yield
@@ -310,7 +310,7 @@ class _Folder:
         self._whole: dict[str, _Checkpoint] = {}
 
     def array(self, name: str) -> Array:
-        """Return a tensor over its file, or put together of its chunks."""
+        """Return a tensor over its file, or joined from its chunks."""
         entry = self._folder.entries[name]
         assert isinstance(entry, dcp_metadata.Chunked)
         if len(entry.chunks) == 1:

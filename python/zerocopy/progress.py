@@ -24,7 +24,7 @@ class Counted:
         self._progress, self._total, self._done = progress, total, 0
 
     def __call__(self, size: int) -> None:
-        """Note that so many bytes more are written."""
+        """Add to the number of bytes that were written."""
         self._done += size
         if self._progress is not None:
             self._progress(self._done, self._total)

@@ -36,7 +36,7 @@ def undispatched(tensor: torch.Tensor) -> torch.Tensor:
 
 @contextlib.contextmanager
 def applying_bits() -> Iterator[None]:
-    """Have operators apply the bits of conjugated and negated tensors, which torch omits in ``__torch_dispatch__``."""
+    """Apply the conjugate and negative bits of tensors within a block. torch does not in ``__torch_dispatch__``."""
     set_excluded = private_or_none("torch._C._SetExcludeDispatchKeyGuard")
     if set_excluded is None:
         yield
@@ -113,7 +113,7 @@ def identity(storage: torch.UntypedStorage) -> int:
 
 
 def begin_copy_to_cpu(storage: torch.UntypedStorage) -> tuple[torch.UntypedStorage, Callable[[], object]]:
-    """Return a storage on the CPU, and what to call before it is read: all copies are begun before one is waited for.
+    """Begin to copy a storage to the CPU. Return the copy, and a function to call before it is read.
 
     From CUDA the bytes come to page-locked memory, which torch keeps for the next time.
     """
@@ -141,13 +141,13 @@ def storage_numel(tensor: torch.Tensor) -> int:
 
 def element_size(dtype: torch.dtype) -> int:
     """Return the bytes of an element."""
-    if hasattr(dtype, "itemsize"):  # also for what is neither a number nor a truth value
+    if hasattr(dtype, "itemsize"):  # also for dtypes that are neither numbers nor bool
         return int(dtype.itemsize)
     return int(private("torch._utils._element_size")(dtype))
 
 
 def storage_view(storage: Any, offset: int, numel: int) -> Any:
-    """Return the ``TypedStorage`` of a part of another, in elements. ``FormatError`` if it leaves that."""
+    """Return the ``TypedStorage`` over a part of another, in elements. ``FormatError`` if the part exceeds it."""
     size = element_size(storage.dtype)
     whole = untyped(storage).nbytes() // size
     if not (0 <= offset <= whole and 0 <= numel <= whole - offset):
@@ -156,7 +156,7 @@ def storage_view(storage: Any, offset: int, numel: int) -> Any:
 
 
 def storage_type_or_none(name: str) -> Any:
-    """Return what stands for a typed storage class in a pickle, or None if `name` is not that of one."""
+    """Return the object that stands for a typed storage class in a pickle; None if `name` names no such class."""
     if "Storage" not in name:
         return None
     try:
@@ -171,7 +171,7 @@ def text(value: Any) -> str:
 
 
 def storage_class_name(storage_type: Any) -> str:
-    """Return the class name of a persistent id's storage type, ``"FloatStorage"`` say."""
+    """Return the class name of a persistent id's storage type, such as ``"FloatStorage"``."""
     if storage_type is torch.UntypedStorage:
         return "UntypedStorage"
     names: dict[torch.dtype, str] = private("torch.storage._dtype_to_storage_type_map")()
@@ -189,7 +189,7 @@ class PickledStorage(NamedTuple):
 
 
 def pickled_storage(obj: Any) -> PickledStorage | None:
-    """Return what a pickle of torch's says of a storage; None for any other object."""
+    """Return a storage with the fields that torch pickles for it; None for any other object."""
     if isinstance(obj, torch.storage.TypedStorage):
         storage, dtype = untyped(obj), obj.dtype
         storage_type = getattr(torch, private("torch.storage._dtype_to_storage_type_map")()[dtype])
@@ -221,7 +221,7 @@ def has_skip_data() -> bool:
 
 @contextlib.contextmanager
 def skipping_data(materialize_fake_tensors: bool) -> Iterator[None]:
-    """Have this thread, and where it knows of it torch too, leave the bytes of storages alone."""
+    """Skip the bytes of storages in this thread within a block; in torch too, if it has ``skip_data``."""
     before = getattr(_skipping, "is_on", False)
     _skipping.is_on = True
     try:
@@ -255,7 +255,7 @@ def restore_function(map_location: Any) -> tuple[Restore | None, bool]:
 
 
 def _storages_only(restore: Restore) -> Restore:
-    """Refuse what the user's function returns unless it is a storage, in the words of the running torch."""
+    """Raise the running torch's error if the user's function returns anything but a storage."""
 
     def restored(storage: torch.UntypedStorage, tag: str) -> Any:
         result = restore(storage, tag)
@@ -270,7 +270,7 @@ def _storages_only(restore: Restore) -> Restore:
 
 
 def restore_by_tag(map_location: Any) -> Restore | None:
-    """Return torch's own function for what is not a function itself, if by it a storage's tag alone says where to."""
+    """Return torch's own function for a `map_location` that is not callable, if a storage's tag alone decides."""
     # Functions of packages that somebody has registered may look at the storage.
     restorers = (getattr(entry[2], "func", entry[2]) for entry in registered_packages())
     strange = any(found.__module__ != _serialization.__name__ for found in restorers)
@@ -285,13 +285,13 @@ def _restore_location(map_location: Any) -> Restore:
 
 
 def _emptied(storage: torch.UntypedStorage, _: str) -> torch.UntypedStorage:
-    """Return a storage of that size that has nothing in it yet."""
+    """Return an uninitialised storage of the same size."""
     return torch.UntypedStorage(storage.nbytes())
 
 
 @contextlib.contextmanager
 def loading_to(map_location: Any) -> Iterator[None]:
-    """Tell torch's own rebuild functions where tensors that have no storage are wanted (2.6 and later)."""
+    """Set the device on which torch's rebuild functions make tensors without a storage (2.6 and later)."""
     state = private_or_none("torch.serialization._serialization_tls")
     if not hasattr(state, "map_location"):
         yield
@@ -305,14 +305,14 @@ def loading_to(map_location: Any) -> Iterator[None]:
 
 
 def log_usage(function: str) -> None:
-    """Tell torch's usage log of a call, ``"torch.load"`` say, as torch does."""
+    """Record a call, such as ``"torch.load"``, in torch's usage log, as torch does."""
     log = private_or_none("torch._C._log_api_usage_once")
     if log is not None:
         log(function)
 
 
 def safe_by_default() -> bool:
-    """Return whether torch.load of this release means weights_only=True when it is not told (2.6 and later)."""
+    """Return whether ``weights_only`` of this release's torch.load is True by default (2.6 and later)."""
     return private_or_none("torch.serialization._default_to_weights_only") is not None
 
 
@@ -334,6 +334,6 @@ def registered_packages() -> list[Any]:
 
 
 def negated(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a view whose elements are the negative ones, by a bit."""
+    """Return a view that is negated by the negative bit."""
     made: torch.Tensor = private("torch._neg_view")(tensor)
     return made

@@ -1,4 +1,4 @@
-"""Modes and defaults of torch that make a load something else than loading: private or release-dependent names."""
+"""Asks which modes and defaults of torch change what a load does: private or release-dependent names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _HAS_CONFIG = importlib.util.find_spec(_CONFIG.rpartition(".")[0]) is not None  
 
 
 def _default_of_loading(name: str) -> Any:
-    """Return what a function of ``torch.serialization`` says of the defaults of loads; None if nobody has set any."""
+    """Return a default of loads that a function of ``torch.serialization`` tells; None if nobody has set one."""
     if _HAS_CONFIG and _CONFIG not in sys.modules:
         return None
     function = getattr(_serialization, name, None)
@@ -48,7 +48,7 @@ def maps_by_default() -> bool:
 
 
 def why_load_is_special(map_location: Any) -> str:
-    """Return which state of torch makes a load something else than loading, or an empty string."""
+    """Return the state of torch that changes what a load does, or an empty string."""
     state = private_or_none("torch.serialization._serialization_tls")
     if getattr(state, "skip_data", False):
         return "skip_data is set"
@@ -77,7 +77,7 @@ def has_registration_hooks() -> bool:
 
 
 def why_script_is_special() -> str:
-    """Return which state of torch makes torch.jit.load something else than loading, or an empty string."""
+    """Return the state of torch that changes what torch.jit.load does, or an empty string."""
     return "a dispatch mode (fake tensors, ...) is active" if _dispatch_modes() else ""
 
 
@@ -127,7 +127,7 @@ def outside_dispatch_modes(function: Callable[Parameters, Result]) -> Callable[P
 
 @outside_inference_mode
 def ordinarily(function: Callable[[Argument], Result], argument: Argument) -> Result:
-    """Return what a function returns where no mode and no transform of ``torch.func`` is active."""
+    """Call a function outside of all modes and transforms of ``torch.func``, and return its result."""
     modes = function_modes()
     if not (modes or _has_transforms() or _dispatch_modes()):
         return function(argument)
@@ -148,7 +148,7 @@ def _has_transforms() -> bool:
 
 @contextlib.contextmanager
 def without_dispatch_modes() -> Iterator[None]:
-    """Have functions in a block return real tensors, whatever mode (fake tensors, ...) is active around it."""
+    """Turn off dispatch modes (fake tensors, ...) within a block, so that functions return real tensors."""
     guard = private("torch._C._DisableTorchDispatch")()
     if hasattr(guard, "__enter__"):
         with guard:
@@ -162,7 +162,7 @@ def without_dispatch_modes() -> Iterator[None]:
 
 @contextlib.contextmanager
 def advising_device() -> Iterator[None]:
-    """Name the argument `device` where torch's own error says to use ``torch.load`` with ``map_location``."""
+    """Name the argument `device` in errors of torch that advise to use ``torch.load`` with ``map_location``."""
     try:
         yield
     except RuntimeError as error:

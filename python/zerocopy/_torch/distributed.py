@@ -50,13 +50,13 @@ def flattened(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, tuple[st
 
 
 def set_element(state: dict[str, Any], path: tuple[str | int, ...], value: Any) -> None:
-    """Put a value into nested dicts and lists, which are made as they are needed."""
+    """Set a value in nested dicts and lists. Missing containers are made."""
     traverse = importlib.import_module("torch.distributed.checkpoint._traverse")
     traverse.set_element(state, path, value)
 
 
 def note_writes(tensors: Iterable[torch.Tensor]) -> None:
-    """Have autograd see that tensors were written to, behind torch's back."""
+    """Increase the versions of tensors that were written to without torch, so that autograd notices."""
     graph: Any = torch.autograd.graph
     if hasattr(graph, "increment_version"):
         for tensor in tensors:  # some releases take neither a list nor a tensor without a version

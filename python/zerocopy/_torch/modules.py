@@ -20,7 +20,7 @@ EXTRA_STATE = private_or_none("torch.nn.modules.module._EXTRA_STATE_KEY_SUFFIX")
 
 
 def own_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Return a module's parameters and buffers without its children's, by name. A tied one is there by each name."""
+    """Return a module's own parameters and buffers by name, not its children's; a tied one under each name."""
     own = {**module._parameters, **module._buffers}
     return {name: tensor for name, tensor in own.items() if tensor is not None}
 
@@ -37,12 +37,12 @@ def named_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def is_elements(tensor: torch.Tensor) -> bool:
-    """Return whether torch's own operators serve a tensor, as they do not serve wrapper subclasses."""
+    """Return whether torch's own operators handle a tensor. They do not handle wrapper subclasses."""
     return type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is elements of a storage, to torch too."""
+    """Return whether a tensor consists of elements of a storage, also for torch's own operators."""
     return (
         is_elements(tensor)
         and not torch.nn.parameter.is_lazy(tensor)
@@ -62,7 +62,7 @@ def _look(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def owns_memory(tensor: torch.Tensor) -> bool:
-    """Return whether a dense tensor shows all of its storage, which other processes do not have."""
+    """Return whether a dense tensor covers all of its storage, and no other process has that storage."""
     size = tensor.numel() * tensor.element_size()
     return _torch.untyped_of(tensor).nbytes() == size and not tensor.is_shared()
 
@@ -89,9 +89,10 @@ def parameter_flag(attribute: str) -> property:
 
 
 def before_loading(module: torch.nn.Module, hook: Callable[..., None]) -> Any:
-    """Have ``hook(module, state_dict, prefix, ...)`` called right before a module, not its children, takes its entries.
+    """Register ``hook(module, state_dict, prefix, ...)``. It runs right before a module takes its own entries.
 
-    The hook runs after existing hooks, which may rename keys. Returns a context manager that removes it.
+    It runs after existing hooks, which may rename keys, and not for the module's children. Returns a context manager
+    that removes it.
     """
     # Not as the module's own method: scripted modules hide it, and heed such hooks nevertheless.
     register = private("torch.nn.Module._register_load_state_dict_pre_hook")
@@ -99,7 +100,7 @@ def before_loading(module: torch.nn.Module, hook: Callable[..., None]) -> Any:
 
 
 def place_of(tensor: torch.Tensor) -> tuple[Any, ...] | None:
-    """Return where the elements of a tensor are, its address first, and how it shows them; None of other classes."""
+    """Return the address of a tensor's elements, then its shape and further geometry; None for other classes."""
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
         return None
     return tensor.data_ptr(), tensor.shape, *_look(tensor)

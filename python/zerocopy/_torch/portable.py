@@ -108,7 +108,7 @@ def weak_reference(storage: torch.UntypedStorage) -> Any:
 
 
 def release_weak_reference(reference: Any) -> None:
-    """Give a weak reference back."""
+    """Release a weak reference."""
     private("torch.UntypedStorage._free_weak_ref")(reference)
 
 

@@ -115,7 +115,7 @@ def _made_anew(tensor: torch.Tensor, is_inference: bool) -> torch.Tensor:
 def set_extras(
     tensor: torch.Tensor, attributes: dict[str, Any], hooks: Any, accumulated: Any, grad: torch.Tensor | None
 ) -> None:
-    """Give a tensor the attributes, hooks and gradient of another."""
+    """Set attributes, hooks and gradient of a tensor, as another tensor has them."""
     vars(tensor).update(attributes)
     if hooks:
         tensor._backward_hooks = hooks

@@ -190,7 +190,7 @@ def facts_of(file: OpenFile) -> dict[str, Any]:
 
 
 def _kind_of(file: OpenFile) -> str:
-    """Return what a file is that is not a checkpoint by its first bytes."""
+    """Return the kind of a file whose first bytes are not those of a checkpoint."""
     from zerocopy.catalogue import layout
 
     return layout.container_of(file)

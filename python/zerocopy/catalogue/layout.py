@@ -25,7 +25,7 @@ _PIECE = 1 << 22
 
 
 class Record(NamedTuple):
-    """A named piece of a file. One whose `fault` is not empty is nowhere."""
+    """A named piece of a file. A record with a `fault` has no place in the file."""
 
     name: str
     offset: int
@@ -101,7 +101,7 @@ def container_of(file: OpenFile) -> str:
     Raises
     ------
     Trouble
-        If it is something else, which is then named.
+        If it is something else. The message names it.
     """
     known = _core.container(file.descriptor, file.path)
     if known == "zip" and (what := _core.other_zip(file.descriptor, file.path)):
@@ -118,7 +118,7 @@ def container_of(file: OpenFile) -> str:
             raise Trouble(diagnosis.OTHER_TAR)
         return "tar"
     head = _core.scan(sample.head, 1)
-    # Text protocols have no signature: a pickle is what ends as one, or has named something before it breaks off.
+    # Text protocols have no signature. Bytes count as a pickle if they end like one, or name a global before an error.
     if sample.head[:1] == b"\x80" or head["stopped"] or head["globals"]:
         return "pickle"
     raise Trouble(str(diagnosis.diagnose(sample, FormatError("not a checkpoint"))))

@@ -140,7 +140,7 @@ def _read(path: str) -> None:
 
 
 def _drop(file: OpenFile) -> None:
-    """Drop a file from the page cache, and see that it has gone."""
+    """Drop a file from the page cache, and check that it is gone."""
     with contextlib.suppress(OSError):
         os.fsync(file.descriptor)  # pages that are not written yet would stay
     os.posix_fadvise(file.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -1,10 +1,9 @@
 """Return whether ``zerocopy.load`` and stock ``torch.load`` make the same of a file, bit for bit.
 
-zerocopy's object lies in its mapping of the file. torch reads every storage into memory of its own; as soon as it
-has one, and the bytes are those of the file, it is handed those instead (torch calls ``map_location`` for each
-storage) and its own go. So one storage at a time is private, in files as torch.save writes them. All that
-zerocopy itself has to copy or inflate stays, twice; and torch reads all storages of a legacy file before it lets any
-of them go.
+zerocopy's object lies in its mapping of the file. torch reads each storage into memory of its own, and calls
+``map_location`` with it. If the bytes are those of the file, that call returns a storage over the mapping, and the copy
+is freed. So one storage at a time is private, in files as torch.save writes them. What zerocopy itself copies or
+inflates stays in memory twice. Of a legacy file torch reads all storages before it frees one.
 """
 
 from __future__ import annotations
@@ -121,7 +120,7 @@ class Comparison:
         return self._leave(dict(_parts(a)), dict(_parts(b)), where)
 
     def _tie(self, a: int, b: int) -> str:
-        """Note that `a` corresponds to `b`. Neither may have another partner."""
+        """Record that `a` corresponds to `b`. Neither may have another partner."""
         forth, back = self._partners
         tied = forth.setdefault(a, b) == b and back.setdefault(b, a) == a
         return "" if tied else "tied differently"

@@ -115,7 +115,7 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
 
 
 def _damage(paths: list[str]) -> list[str]:
-    """Return what ``zerocopy verify`` says of the sources that are damaged."""
+    """Return the reports of ``zerocopy verify`` on damaged sources."""
     from zerocopy.cli import verify
 
     reports = reading.reports(paths, verify.Verifier())

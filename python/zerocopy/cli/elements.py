@@ -95,7 +95,7 @@ def unequal_pieces(a: Place, b: Place, nbytes: int, name: str) -> Iterator[tuple
 
 @functools.cache
 def _pool() -> ThreadPoolExecutor:
-    """Return threads of which one compares while others wait for the kernel: it copies without Python's lock."""
+    """Return a pool of threads. One compares while others wait for the kernel, which copies without Python's lock."""
     return ThreadPoolExecutor(_THREADS)
 
 
@@ -160,7 +160,7 @@ def _text_of(element: bytearray, dtype: str) -> str:
 
 
 def atom_difference(a: Any, b: Any) -> str | None:
-    """Return how two values differ, an empty string if they do not, and None if it takes a look inside them."""
+    """Return how two values differ, an empty string if they do not, and None if their contents have to be compared."""
     if type(a) is not type(b):
         return f"a {type(a).__name__} and a {type(b).__name__}"
     if isinstance(a, float):

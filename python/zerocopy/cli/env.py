@@ -105,7 +105,7 @@ def facts() -> dict[str, Any]:
 
 
 def _torch() -> dict[str, Any]:
-    """Return what a process says that imports torch."""
+    """Return the facts that a process reports which imports torch."""
     command = [sys.executable, "-c", _PROBE]
     # The process looks for modules where this one does, and not in the current folder.
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONSAFEPATH": "1"}
@@ -167,7 +167,7 @@ def _file_system(folder: Path) -> str:
 
 
 def _cuda() -> dict[str, Any]:
-    """Return what files say of CUDA: no library of it is opened."""
+    """Return the facts about CUDA that files tell. No library of CUDA is opened."""
     driver = (_text_of(Path("/proc/driver/nvidia/version")) or "").splitlines()
     return {
         "driver": driver[0].strip() if driver else "no NVIDIA driver",

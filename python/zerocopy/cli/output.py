@@ -146,7 +146,7 @@ class Progress:
         self._start, self._width = time.monotonic(), 0
 
     def add(self, amount: int) -> None:
-        """Note that so much more of the whole is done."""
+        """Add an amount to what is done."""
         self._done += amount
         percent = 100 * self._done // max(self._whole, 1)
         if self._wanted and percent != self._shown:

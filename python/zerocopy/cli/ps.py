@@ -85,7 +85,7 @@ def _row(result: Result) -> tuple[str, ...]:
 
 
 def _whole_row(result: Result) -> tuple[str, ...]:
-    """Return what programs read: key, function, bytes written, bytes in other files, seconds since 1970, files."""
+    """Return a row for programs: key, function, bytes written, bytes in other files, seconds since 1970, files."""
     numbers = result.written, result.mapped, round(result.used)
     return (result.key, escaped(result.what), *map(str, numbers), *map(escaped, result.depends_on))
 

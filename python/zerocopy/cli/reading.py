@@ -64,7 +64,7 @@ class Report:
         return TROUBLE if self.reasons[0].kind == _TROUBLE else BAD
 
     def lines(self) -> Iterator[str]:
-        """Yield what to print; of trouble nothing, which goes to standard error."""
+        """Yield the lines to print; none for trouble, which goes to standard error."""
         yield from ()
 
     def as_json(self, verdicts: Sequence[str]) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
 
 
 def _is_foreign(target: str) -> bool:
-    """Return whether a file is there that is not a page: the checkpoint, one of its shards, or any other."""
+    """Return whether the path leads to a file that is not an HTML page, such as the checkpoint or a shard."""
     try:
         if not Path(target).is_file():
             return False
@@ -79,7 +79,7 @@ def _is_foreign(target: str) -> bool:
 
 
 def _page(options: argparse.Namespace, path: str, contents: Contents) -> str:
-    """Return the page of what lies at `path`. Only what takes the elements of tensors takes torch."""
+    """Return the page about the checkpoint at `path`. torch is imported only to read elements of tensors."""
     from zerocopy.cli import plain_values, report_page
     from zerocopy.cli.report_page import TIE, Column, File, Row
 

@@ -71,7 +71,7 @@ def is_same_file(a: str, b: str) -> bool:
 
 
 def exit_codes(fine: str, bad: str, trouble: str, several: str = "") -> str:
-    """Return what the help says of exit codes; `several` is a further line."""
+    """Return the section of the help about exit codes; `several` is a further line."""
     codes = f"exit codes:\n  {FINE}  {fine}\n  {BAD}  {bad}\n  {TROUBLE}  trouble: {trouble}\n"
     return f"\n{codes}{several}"
 

@@ -1,7 +1,7 @@
 """``zerocopy scan``: what the pickles of a file name and do, and whether a safe load would take the file.
 
 Nothing of the file is imported, called or built. The verdict is that of the safe loader's own reader and lists; the
-walk over the opcodes only tells a reader what there is.
+walk over the opcodes only informs people.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ def _structure(error: Exception) -> Reason:
 
 
 def _refused_acts(facts: dict[str, Any]) -> Iterator[str]:
-    """Yield what a file does with the globals that it may name, and may not do."""
+    """Yield the forbidden uses of globals that the file may name."""
     for name in facts["called"]:
         if not policy.may_be_called(name):
             yield f"{printable(name)} may not be called by a file"

@@ -126,7 +126,7 @@ def _compare_whole(
 
 
 def _values_of(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Return the values of two tensors that have them at the same places; None if they have not."""
+    """Return the values of two tensors whose indices are equal; None if layouts, indices or shapes differ."""
     if any(each.is_nested or each.is_meta for each in (a, b)):
         return None
     *places, values = _places_and_values(a)

@@ -93,7 +93,7 @@ def convert(
     ValueError
         No such size; nothing to write; `keep` leaves nothing; no name begins with `strip_prefix`.
     KeyError
-        `keep` or `ties` has a name that is not there.
+        `keep` or `ties` has a name that the sources lack.
 
     Notes
     -----
@@ -199,7 +199,7 @@ def _require_options(
 
 
 def _is_copied(path: Any, target: Path, unknown: str, progress: Progress | None) -> bool:
-    """Write the records of a zip archive to HDF5, as they are. Return False if something else has to be done."""
+    """Write the records of a zip archive to HDF5, as they are. Return False if the source cannot be copied so."""
     source = model_folder.located(path)
     if not isinstance(source, (str, os.PathLike)):
         return False

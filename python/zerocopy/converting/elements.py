@@ -42,7 +42,7 @@ def elements_of(tensor: torch.Tensor) -> memoryview:
 
 
 def why_not(tensor: torch.Tensor) -> str:
-    """Return why elements in rows are not all there is to a tensor, or an empty string."""
+    """Return why a tensor is more than its elements row by row, or an empty string."""
     if tensor.is_quantized:
         return "quantized"
     if getattr(tensor, "is_nested", False):

@@ -82,12 +82,12 @@ class FlatPickle(PickleWithStorages):
 
     @staticmethod
     def can_write(sources: Sources) -> bool:
-        """Return whether all sources are of that kind."""
+        """Return whether all sources are tensors of ``.safetensors`` files."""
         tensors = set(sources.tensors.values())  # one may have a hundred thousand names
         return not sources.others and all(tensor.layer.container == "safetensors" for tensor in tensors)
 
     def storage(self, number: int) -> torch.UntypedStorage:
-        """Return a storage, which is made now."""
+        """Make and return a storage."""
         from zerocopy import _torch
 
         self._heap.used(self.sizes[number])
@@ -122,7 +122,7 @@ class _Memo:
         return pickle.LONG_BINPUT + packed, pickle.LONG_BINGET + packed
 
     def shared(self, value: Any) -> bytes:
-        """Return the opcodes of a value that is the same wherever it occurs."""
+        """Return the opcodes of a value that the pickle holds once, and refers to afterwards."""
         if (get := self._gets.get(value)) is not None:
             return get
         put, self._gets[value] = self.next()

@@ -95,7 +95,7 @@ def _pieces_of_storage(parts: PickleWithStorages, number: int) -> Iterator[memor
 
 
 def number_of(name: str) -> int:
-    """Return the number of a storage's record; -1 for what has none that the table of offsets takes."""
+    """Return the number of a storage's record; -1 for records that have no row in the table of offsets."""
     digits = name.removeprefix(STORAGES)
     is_number = digits.isdecimal() and len(digits) < 19 and digits == str(int(digits))
     return int(digits) if is_number else -1
@@ -149,7 +149,7 @@ class Hdf5Writer:
         return h5.h5f.open(os.fsencode(self._path), h5.h5f.ACC_RDWR, fapl=properties)
 
     def _reserve(self, size: int) -> None:
-        """Have the disk keep the room for all: where libhdf5 finds none it keeps the file open, and crashes at exit."""
+        """Reserve disk space for all records. If libhdf5 itself runs out of space, it crashes at exit."""
         descriptor = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
         try:
             os.posix_fallocate(descriptor, 0, size + _SPARE)
@@ -159,7 +159,7 @@ class Hdf5Writer:
             os.close(descriptor)
 
     def _describe(self) -> None:
-        """Make the file, with datasets that have no bytes yet."""
+        """Create the file, with datasets that have no bytes yet."""
         h5 = self._h5py
         properties = h5.h5p.create(h5.h5p.FILE_ACCESS)
         properties.set_libver_bounds(h5.h5f.LIBVER_EARLIEST, h5.h5f.LIBVER_LATEST)

@@ -1,4 +1,4 @@
-"""Says once what a target does not hold of its sources."""
+"""Reports once which parts of its sources a target leaves out."""
 
 from __future__ import annotations
 

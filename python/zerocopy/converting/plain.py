@@ -95,7 +95,7 @@ class PlainLayer:
         return {name: value if kind == "str" else None for name, kind, value in self._others}
 
     def attached(self) -> dict[str, Any]:
-        """Return what the file says beside its leaves."""
+        """Return the metadata that the file has beside its leaves."""
         return dict(self._metadata or {})
 
     def left_out(self) -> list[tuple[str, str]]:
@@ -159,7 +159,7 @@ def _opened(path: Any, containers: Collection[str], on_failure: contextlib.ExitS
 
 
 def _is_plain(facts: dict[str, Any]) -> bool:
-    """Return whether all tensors lie row by row as memory has them, and all else is what the core lists."""
+    """Return whether all tensors lie row by row in this machine's byte order, and the core lists all other values."""
     return (
         facts["plain"]
         and {*facts["attributes"]} <= _ATTRIBUTES

@@ -45,7 +45,7 @@ class Described(NamedTuple):
 
 
 def described(name: str, dtype: str, shape: tuple[int, ...]) -> Described | None:
-    """Return what a header says of a tensor; None for a name, dtype or shape that it cannot have."""
+    """Return a tensor's entry for a header; None for a name, dtype or shape that a header cannot have."""
     is_packed = dtype == "float4_e2m1fn_x2"  # two numbers an element
     if why_not_a_name(name) or dtype not in DTYPES or (is_packed and not shape):
         return None
@@ -152,7 +152,7 @@ class SafetensorsPlan:
             )
 
     def _described(self, name: str, dtype: torch.dtype | None) -> tuple[str, Described | None, str]:
-        """Return a tensor's dtype, and what the header says of it, or why it cannot."""
+        """Return a tensor's dtype, and its entry in the header, or the reason why it cannot have one."""
         tensor = self._sources.tensors[name]
         stored, shape, _ = tensor.outline()
         wanted = dtype_in_target(stored, dtype)

@@ -190,7 +190,7 @@ class Sources:
         }
 
     def extent_of(self, name: str, dtype: str) -> FileExtent | None:
-        """Return where a file has a tensor's bytes row by row, and in a dtype; None if none has."""
+        """Return where a file has a tensor's bytes, row by row and in the target's dtype; None if no file has."""
         tensor = self.tensors[name]
         entry, descriptor = tensor.entry(), self._descriptors.get(tensor.layer.path)
         if descriptor is None or entry.offset is None or entry.dtype != dtype:

@@ -22,10 +22,10 @@ _MAX_LEFT = 64
 
 
 def tied_names(sources: Sources, always_kept: Collection[str] = ()) -> dict[str, str]:
-    """Return names that another stands for, and that one: the first in the alphabet, as safetensors chooses.
+    """Return a dict from names to the name that stands for them: the first in the alphabet, as safetensors chooses.
 
-    Tied are tensors that show the same bytes of one storage in the same way. Names in `always_kept` stand for
-    themselves, and the first of them for the others.
+    Tensors are tied if they show the same bytes of one storage in the same way. Names in `always_kept` are not
+    replaced, and the first of them stands for the others.
     """
     order = {name: place for place, name in enumerate(always_kept)}
     groups: dict[Any, list[str]] = defaultdict(list)
@@ -85,8 +85,8 @@ def overlapping(sources: Sources, names: Iterable[str]) -> list[str]:
 def _may_meet(one: _Span, other: _Span) -> bool:
     """Return whether two tensors, whose spans overlap, may share a byte; exact for parts of one tensor, as of chunk().
 
-    Those have the same strides. An element of both is where, in each dimension, so many steps more in the one than in
-    the other come together to what lies between their first elements.
+    Parts of one tensor have the same strides. They share an element if, for some difference of their indices,
+    differences times strides add up to the distance of their first elements.
     """
     size = _core.itemsize(one.entry.dtype)
     if (one.entry.stride, one.entry.dtype) != (other.entry.stride, other.entry.dtype):
@@ -120,7 +120,7 @@ def _reach(entry: Entry) -> int:
 
 
 def _shows_one_twice(entry: Entry) -> bool:
-    """Return whether it may: a step along one dimension does not lead past all that those of smaller steps show."""
+    """Return whether a tensor may show an element twice: some step does not lead past all that smaller steps cover."""
     reach = 0
     for stride, size in sorted(zip(entry.stride, entry.shape, strict=True)):
         if size > 1:

@@ -75,7 +75,7 @@ class _SearchingPickler(pickle.Pickler):
 
 
 def remove_unknown(whole: Any) -> list[str]:
-    """Take the unknown keys and attributes out of an object that was built for a target, and return their names.
+    """Remove the unknown keys and attributes from an object that was built for a target, and return their names.
 
     These are entries of dicts whose keys are unknown, and attributes of tensors and of ``OrderedDict`` whose values
     are. Unknown values in dicts, lists and tuples are not looked for.

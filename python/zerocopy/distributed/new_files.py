@@ -27,7 +27,7 @@ class NewCheckpoint(Protocol):
     """Files that several processes write."""
 
     def begin(self) -> Reserved:
-        """Make room."""
+        """Reserve space for all tensors."""
 
     def finish(self, values: Mapping[str, bytes], paths: Mapping[str, StatePath]) -> None:
         """Write the rest, and give the files their names."""

@@ -162,7 +162,7 @@ class CheckpointReader(StorageReader):
             return False
 
     def _with_own_items(self, plan: LoadPlan) -> LoadPlan:
-        """Put back the items that came back from the coordinator unchanged, so that they need not be unpacked."""
+        """Restore this rank's own items where the coordinator returned them unchanged: they need not be unpacked."""
         returned, own = plan.items, self._items
         if own is None or not isinstance(returned, PlanItems) or returned.token != own.token:
             return plan
@@ -173,7 +173,7 @@ class CheckpointReader(StorageReader):
         return self._broadcast != "off" and dist.is_available() and dist.is_initialized()
 
     def _told(self) -> StoredState:
-        """Have the first rank read the metadata, and broadcast them, or its error, to the others."""
+        """Return the metadata that the first rank reads and broadcasts, or raise its error, on every rank."""
         group = self._group or dist.group.WORLD
         first = dist.get_process_group_ranks(group)[0]
         told: list[Any] = [None]

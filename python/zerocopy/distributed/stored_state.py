@@ -84,7 +84,7 @@ class StoredState:
             self.tensors, self.paths, self._values = table.tensors, table.paths, dict.fromkeys(table.values)
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         self._opened.close()
 
     @property

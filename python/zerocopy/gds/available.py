@@ -50,7 +50,7 @@ _known: dict[tuple[int, int], str] = {}
 
 
 def available(path: str | os.PathLike[str] = ".") -> Availability:
-    """Say whether GPUDirect Storage serves a place, and if not, why.
+    """Return whether GPUDirect Storage works for files at a path, and if not, why.
 
     A call that did not fail proves nothing, since cuFile copies through the host's memory where it cannot do better.
     So another process forbids cuFile to do that (``CUFILE_ALLOW_COMPAT_MODE=false``) and reads a block of a file there

@@ -84,7 +84,7 @@ def _call(function: str, storage: torch.UntypedStorage) -> None:
 
 @contextlib.contextmanager
 def ready(device: torch.device) -> Iterator[None]:
-    """Make a device the current one for a block, after all work that was given to it.
+    """Select a device for a block, after waiting for the work that it was given before.
 
     cuFile ignores torch's streams. A kernel that is still running would overwrite what is read, and what it writes
     would be missing in what is saved.

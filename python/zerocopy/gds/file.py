@@ -100,7 +100,7 @@ class GdsFile:
         Parameters
         ----------
         storage : torch.UntypedStorage
-            All of its bytes are there when this returns.
+            All of its bytes are filled when this returns.
         offset : int
             In the file.
 
@@ -205,7 +205,7 @@ def deregister_buffer(storage: torch.UntypedStorage) -> None:
 
 
 def _untyped(storage: Any) -> torch.UntypedStorage:
-    """Return a storage as one of bytes. Raises TypeError if it is none."""
+    """Return the ``UntypedStorage`` of a storage. Raise TypeError for anything else."""
     if isinstance(storage, torch.storage.TypedStorage):
         return _torch.untyped(storage)
     if not isinstance(storage, torch.UntypedStorage):
@@ -214,7 +214,7 @@ def _untyped(storage: Any) -> torch.UntypedStorage:
 
 
 def _checked(offset: SupportsIndex) -> int:
-    """Return an offset in a file as an int. Raises ValueError if it is none."""
+    """Return an offset in a file as an int. Raise ValueError for anything else."""
     try:
         found = operator.index(offset)
     except TypeError:

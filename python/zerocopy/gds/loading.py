@@ -163,7 +163,7 @@ def _load_without(name: str, device: torch.device, reason: str) -> Any:
 
 
 def _load_by_cpu(path: Path, device: torch.device, require: str | None) -> Any:
-    """Load what has to be inflated, swapped, put together, ... first, and a file that is at fault."""
+    """Load by the CPU: storages that must be inflated, swapped or joined first, and files with a fault."""
     if require is None:
         log.info("%s: loaded to %s by way of the CPU", path, device)
         return loader.load(path, map_location=device)

@@ -23,7 +23,7 @@ def register() -> None:
         """Gives a model the tensors of a mapped checkpoint."""
 
         def download_model(self, model_config: Any) -> None:
-            """Do nothing for a path; fetch the repository of a name from the hub."""
+            """Fetch the repository of a model's name from the hub. A path needs nothing."""
             _local(model_config, self.load_config)
 
         def load_weights(self, model: torch.nn.Module, model_config: Any) -> None:

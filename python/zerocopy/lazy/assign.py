@@ -192,10 +192,10 @@ def _is_safetensors(f: Any, begin: int | None, strict: bool) -> bool:
 
 
 def _with_tied_names(module: torch.nn.Module, state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a state dict with all names of each tensor of the module of which it has one.
+    """Return a state dict that has every name of a module's tied tensor if it has one of them.
 
-    A file of safetensors holds each tensor once. ``safetensors.torch.load_model`` takes the other names for no missing
-    keys either.
+    A file of safetensors holds each tensor once. ``safetensors.torch.load_model`` does not report the other names as
+    missing either.
     """
     entries = module.state_dict(keep_vars=True)
     if all(name in state_dict for name in entries):
@@ -213,13 +213,13 @@ def _with_tied_names(module: torch.nn.Module, state_dict: Mapping[str, Any]) -> 
 
 
 def _shown(value: Any) -> Any:
-    """Return what is equal for tensors that show the same memory in the same way, and for one object."""
+    """Return a key that is equal for tensors that show the same memory in the same way, or are one object."""
     place = modules.place_of(value) if isinstance(value, torch.Tensor) else None
     return place if place and place[0] else id(value)  # tensors without memory have the address 0
 
 
 def _require_state_dict(found: Any, name: str) -> None:
-    """``TypeError`` for what torch would call a state dict with every key missing, or not look at at all."""
+    """Raise ``TypeError`` unless this is a state dict. torch would report all keys as missing, or check nothing."""
     if isinstance(found, torch.nn.Module):
         raise TypeError(f"{name}: expected a state dict, found a whole module; give its state_dict()")
     if not isinstance(found, Mapping) or not all(isinstance(key, str) for key in found):
@@ -268,7 +268,7 @@ def _entries(state_dict: Mapping[str, Any]) -> OrderedDict[str, Any]:
 
 
 def _prefix_hints(module: torch.nn.Module, state_dict: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the remedy for a prefix before every key that keeps all keys from being the module's."""
+    """Yield a remedy if no key is the module's because all begin with one prefix."""
     names = modules.named_tensors(module).keys()
     if not state_dict or not names.isdisjoint(state_dict):
         return
@@ -286,7 +286,7 @@ def _prefix_hints(module: torch.nn.Module, state_dict: Mapping[str, Any]) -> Ite
 
 
 def _meta_hints(module: torch.nn.Module, state_dict: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the remedy for tensors that stay on the meta device and are not there in the state dict."""
+    """Yield a remedy for tensors that stay on the meta device because the state dict lacks them."""
     held = modules.named_tensors(module)
     left = [name for name, tensor in held.items() if tensor.is_meta]
     if left := [name for name in left if not getattr(state_dict.get(name), "is_meta", False)]:

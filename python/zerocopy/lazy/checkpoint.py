@@ -24,8 +24,8 @@ from zerocopy.lazy.tensor_info import TensorInfo
 class Checkpoint(Mapping[str, torch.Tensor]):
     """An open checkpoint: a read-only mapping from dotted names to tensors, and a context manager.
 
-    Names join the keys of dicts and the places in lists and tuples by dots (``model.layers.0.weight``); where two
-    come to the same the later has ``~2`` appended. A tensor that is the whole file has the name ``""``. Tensors inside
+    Names join the keys of dicts and the places in lists and tuples by dots (``model.layers.0.weight``). If two names
+    are equal, the later one gets ``~2`` appended. A tensor that is the whole file has the name ``""``. Tensors inside
     objects are named by attribute; those of a module as its ``state_dict()`` names them.
     ``checkpoint[name]`` is a ``NotYetLoadedTensor``, which reads the file when it is used; while it lives, the same
     name gives the same object. Any thread may use a checkpoint. ``zerocopy.open`` and ``zerocopy.overlay`` make them.
@@ -50,7 +50,7 @@ class Checkpoint(Mapping[str, torch.Tensor]):
     """
 
     def __init__(self, layers: Sequence[Layer], opened: Sequence[Layer], path: str | None = None) -> None:
-        """Put `layers` on top of each other, the last uppermost; `opened` are closed with the checkpoint."""
+        """Stack `layers`, the last uppermost. `opened` are closed with the checkpoint."""
         self._layers, self._opened, self._path = tuple(layers), tuple(opened), path
         self._closed = False
 
@@ -240,7 +240,7 @@ class Checkpoint(Mapping[str, torch.Tensor]):
 
     @property
     def path(self) -> str:
-        """The file's path, or what messages call what has none; of an overlay all of them, joined by ``" + "``."""
+        """The file's path, or the name in messages of a source without a path; of an overlay all, with ``" + "``."""
         return self._path or " + ".join(layer.path for layer in self._layers)
 
     def tree(self, depth: int | None = None) -> str:

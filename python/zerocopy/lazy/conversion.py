@@ -18,7 +18,7 @@ _FEW = 64
 
 
 def cast_dtype(dtype: torch.dtype, wanted: torch.dtype | None) -> torch.dtype:
-    """Return what becomes of a dtype where floating-point tensors are cast."""
+    """Return the dtype that tensors of a dtype get if floating-point tensors are cast."""
     if wanted is None or not (dtype.is_floating_point or (dtype.is_complex and wanted.is_complex)):
         return dtype
     return wanted
@@ -54,7 +54,7 @@ def converted(tensor: torch.Tensor, dtype: torch.dtype, device: torch.device) ->
 
 
 class _Outline(NamedTuple):
-    """A tensor as far as it is known without its storage, of which it shows all."""
+    """The facts about a tensor that covers all of its storage, without the storage."""
 
     storage: StorageWeakRef
     dtype: torch.dtype
@@ -71,7 +71,7 @@ class Converted:
         self._lock = threading.Lock()
 
     def of(self, identity: Any, make: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """Return a tensor over the storage of the one that is alive, or what `make` returns."""
+        """Return a tensor over the storage of a live tensor of this identity, or the result of `make`."""
         with self._lock:
             alive = self._again(identity)
         if alive is not None:
@@ -105,14 +105,14 @@ class Converted:
         return tensor.set_(storage, 0, outline.size, outline.stride)
 
     def _forget_dead(self) -> None:
-        """Forget those that are no longer alive, each time that there are twice as many as were alive the last time."""
+        """Forget dead tensors, each time that twice as many are noted as were alive the last time."""
         if len(self._alive) > self._most:
             alive = {key: each for key, each in self._alive.items() if not each.storage.expired()}
             self._alive, self._most = alive, max(_FEW, 2 * len(alive))
 
 
 def _reach(tensor: torch.Tensor, dtype: torch.dtype) -> int | None:
-    """Return how many elements a tensor lies on if it repeats them out of all proportion, else None.
+    """Return the number of stored elements of a tensor that repeats them out of all proportion, else None.
 
     Such a tensor is converted with its strides. ``to()`` spreads the elements out, over terabytes if need be.
     """

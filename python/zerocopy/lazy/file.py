@@ -54,12 +54,12 @@ class LazyFile:
     # Not kept: they refer to the file, which would keep its descriptors until the garbage collector runs.
     @property
     def objects(self) -> Any:
-        """Return what makes its placeholders, a ``Deferred``; within a ``StubBuilder`` where stubs are wanted."""
+        """Return the builder of its placeholders: a ``Deferred``, inside a ``StubBuilder`` if stubs are wanted."""
         return self._with_stubs(Deferred(self))
 
     @property
     def read_objects(self) -> Any:
-        """Return what makes its placeholders, but reads dense tensors that are not converted."""
+        """Return a builder like `objects` that reads dense tensors which are not converted."""
         return self._with_stubs(self._reader(self))
 
     @property
@@ -104,9 +104,9 @@ class LazyFile:
         return made
 
     def identity(self, number: int) -> Any:
-        """Return what tensors have in common that are over one storage, even if each is made anew.
+        """Return a key that is equal for tensors over one storage, even if each is made anew.
 
-        Of those that are converted, only tied ones are: the same bytes, shown in the same way.
+        Converted tensors are over one storage only if they are tied: the same bytes, shown in the same way.
         """
         name, storage, shown = self.native.shown_at(number)
         dtype = builder.dtype(name)
@@ -115,7 +115,7 @@ class LazyFile:
         return storage, shown, name
 
     def advise(self, tensor: torch.Tensor, advice: str) -> None:
-        """Say how a tensor's bytes are going to be read: "together", "scattered", or "soon"."""
+        """Advise the kernel how a tensor's bytes are going to be read: "together", "scattered", or "soon"."""
         if tensor.layout is torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized:
             # Within a transform of torch.func it has no storage.
             with contextlib.suppress(NotImplementedError):
@@ -153,7 +153,7 @@ class LazyFile:
 
 
 class Opened(NamedTuple):
-    """An archive, and what it was opened from, which is left standing at its end."""
+    """An archive and its source. A source that is a file object is left at the archive's end."""
 
     archive: _C.Archive
     name: str
@@ -197,7 +197,7 @@ def read_archive(opened: Opened, options: LazyOptions) -> LazyFile:
 
 
 def read_folder(folder: dcp_metadata.Folder, options: LazyOptions) -> LazyFile:
-    """Take the metadata of a folder of ``torch.distributed.checkpoint`` for a file."""
+    """Return a folder of ``torch.distributed.checkpoint``, by its metadata, in the form of a file."""
     files = dcp_folder.Files(folder, options.load, windows=True)
     return LazyFile(dcp_folder.Tensors(files), folder.name, options)
 

@@ -38,7 +38,7 @@ class Handover:
     def __call__(
         self, module: torch.nn.Module, state_dict: dict[str, Any], prefix: str, *others: Any
     ) -> None:
-        """Hand over what the state dict has of the module's own tensors."""
+        """Hand over the state dict's entries for the module's own tensors."""
         for name, target in modules.saved_tensors(module).items():
             tensor = state_dict.get(key := prefix + name)
             if isinstance(tensor, torch.Tensor) and modules.is_dense(target):
@@ -88,7 +88,7 @@ class Handover:
         return target
 
     def _replaced(self, target: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-        """Put another tensor in the place of the module's: into the same object, where the release can do that."""
+        """Replace a tensor of the module, within the same object where the release can do that."""
         is_parameter = isinstance(target, torch.nn.Parameter)
         new = torch.nn.Parameter(tensor, target.requires_grad) if is_parameter else tensor.detach()
         if modules.is_dense(tensor):

@@ -75,7 +75,7 @@ class FileLayer:
         return self._file.native.closed
 
     def close(self) -> None:
-        """Let go of the file. Tensors made of it keep their own hold."""
+        """Close the file. Tensors that were made of it keep their mapping."""
         self._file.native.close()
 
     def require_there(self) -> None:
@@ -126,16 +126,16 @@ class FileLayer:
             return dict(zip(names, self._native.leaves(names, self._file.objects), strict=True))
 
     def left_out(self) -> list[tuple[str, str]]:
-        """Return what the file has that is neither a tensor nor another leaf, each with the reason."""
+        """Return the parts of the file that are neither tensors nor other leaves, each with the reason."""
         return self._native.left_out
 
     def attached(self) -> dict[str, Any]:
-        """Return what the file says beside its leaves."""
+        """Return the metadata that the file has beside its leaves."""
         with error_context.naming(self.path):
             return self._native.metadata(self._file.objects) or {}
 
     def metadata(self) -> dict[str, Any]:
-        """Return what the file says beside its tensors."""
+        """Return the metadata that the file has beside its tensors."""
         said = self.attached()
         said |= self.others()
         return said
@@ -174,11 +174,11 @@ class FileLayer:
         return self._file.options.converted(dtype, "cpu")
 
     def info(self, name: str) -> TensorInfo:
-        """Return what the file says of a tensor."""
+        """Return the facts that the file states about a tensor."""
         return self.info_from(name, self.entry(name))
 
     def infos(self) -> list[TensorInfo]:
-        """Return what the file says of each tensor, in file order."""
+        """Return the facts that the file states about each tensor, in file order."""
         native, wanted = self._native, frozenset(self._names)
         native.expect_records()  # which the disk reads together
         places = [(i, name) for i, name in enumerate(native.names()) if name in wanted]
@@ -186,7 +186,7 @@ class FileLayer:
             return [self.info_from(name, native.entry(i)) for i, name in places]
 
     def info_from(self, name: str, entry: _C.TensorEntry) -> TensorInfo:
-        """Return what the file says of a tensor whose entry is at hand."""
+        """Return the facts about a tensor whose entry is known."""
         if not entry.is_dense:
             return info_of(name, self.tensor(name))
         return TensorInfo(
@@ -303,7 +303,7 @@ class TensorsLayer:
         return self._tensors[name]
 
     def slice(self, name: str) -> Slice:
-        """Return what indexes a tensor as the slices of a file do."""
+        """Return an object that indexes a tensor as the slices of a file do."""
         return Slice(self.tensor(name))
 
     def shapes(self) -> Iterator[tuple[str, torch.Size, torch.dtype]]:
@@ -315,7 +315,7 @@ class TensorsLayer:
         """Return nothing: the tensors are in memory."""
 
     def info(self, name: str) -> TensorInfo:
-        """Return what there is to say of a tensor."""
+        """Return the facts about a tensor."""
         tensor = self.tensor(name)
         info = info_of(name, tensor)
         if not _has_storage(tensor):
@@ -324,7 +324,7 @@ class TensorsLayer:
         return info._replace(stride=tensor.stride(), tied=over.beside(name) if over else ())
 
     def infos(self) -> list[TensorInfo]:
-        """Return what there is to say of each."""
+        """Return the facts about each tensor."""
         return [self.info(name) for name in self._tensors]
 
     @cached_property

@@ -121,7 +121,7 @@ def _load_file(f: Any, options: LazyOptions, selection: Selection) -> Any:
 
 
 def _load_trusting(opened: lazy_file.Opened, options: LazyOptions) -> Any:
-    """Let pickle run what the file says, with placeholders for its tensors."""
+    """Load by pickle, which runs what the file says, with placeholders for tensors."""
     archive, load = opened.archive, options.load
     source = lazy_file.LazyFile(archive, opened.name, options)
     pickled = io.BytesIO(archive.pickle())

@@ -73,7 +73,7 @@ def open(
     OSError, zerocopy.FormatError, zerocopy.UnsupportedError, pickle.UnpicklingError
         As ``load``. A tensor whose own bytes are damaged is refused when it is asked for.
     KeyError
-        If one of `keys` is not there.
+        The file does not have one of `keys`.
 
     Examples
     --------

@@ -14,7 +14,7 @@ from zerocopy.lazy.opening import open
 
 
 def overlay(*checkpoints: Checkpoint | Mapping[str, torch.Tensor] | File) -> Checkpoint:
-    """Put checkpoints on top of each other: where several have a name, the last one's tensor is meant.
+    """Stack checkpoints as one: if several have a name, the last one's tensor counts.
 
     No tensor is read or copied. Shared tensors of one file stay shared, unless a later file has one of the
     names.
@@ -27,8 +27,8 @@ def overlay(*checkpoints: Checkpoint | Mapping[str, torch.Tensor] | File) -> Che
     Returns
     -------
     Checkpoint
-        Names are in the order of their first appearance. To close it closes those that it opened itself; it is of
-        no use any more when one of the others is closed.
+        Names are in the order of their first appearance. Closing it closes the checkpoints that it opened itself. Once
+        one of the others is closed, it is closed too.
 
     Raises
     ------

@@ -9,7 +9,7 @@ import torch
 
 
 def getter(name: str) -> Callable[..., Any]:
-    """Return the function by which torch tells ``__torch_function__`` of an attribute that is read."""
+    """Return the function that torch passes to ``__torch_function__`` when an attribute is read."""
     getter: Callable[..., Any] = getattr(torch.Tensor, name).__get__
     return getter
 

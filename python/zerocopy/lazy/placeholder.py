@@ -75,8 +75,8 @@ class NotYetLoadedTensor(torch.Tensor):
     def materialize(self) -> torch.Tensor:
         """Return the real tensor.
 
-        It is the caller's: this placeholder knows it as long as it lives, and loads it again after that. A
-        placeholder that was used by an operation has kept its tensor, and gives that.
+        The caller owns it: this placeholder refers to it while it lives, and loads it again after that. A placeholder
+        that was used by an operation has kept its tensor, and returns that.
 
         Returns
         -------
@@ -197,7 +197,7 @@ def _knows(placeholder: NotYetLoadedTensor, func: Any) -> bool:
 
 
 def handed_out(placeholder: NotYetLoadedTensor) -> torch.Tensor:
-    """Return the real tensor, which the placeholder knows as long as it lives."""
+    """Return the real tensor. The placeholder refers to it while the caller keeps it."""
     real = real_of(placeholder)
     if placeholder._real is None and placeholder._recipe is not None:
         set_own(placeholder, "_handed_out", weakref.ref(real))
@@ -221,7 +221,7 @@ def real_of(placeholder: NotYetLoadedTensor, *, scattered: bool = False) -> torc
 
 
 def _calling_code() -> Any:
-    """Return the code that has called a function of torch, be it by way of the modes that are active."""
+    """Return the code that called a function of torch, directly or through active modes."""
     frame = sys._getframe(2)
     while frame.f_code.co_name == "__torch_function__" and frame.f_back is not None:
         frame = frame.f_back
@@ -265,7 +265,7 @@ def _applied(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _method_of(cls: type, func: Any) -> Any:
-    """Return what a class has in place of a method of ``torch.Tensor``: of that torch tells ``__torch_function__``."""
+    """Return a class's own method for a method of ``torch.Tensor``, which ``__torch_function__`` gets instead."""
     name = getattr(func, "__name__", "")
     return getattr(cls, name) if getattr(torch.Tensor, name, None) is func else func
 
@@ -274,7 +274,7 @@ def _method_of(cls: type, func: Any) -> Any:
 
 
 def _item(placeholder: NotYetLoadedTensor, index: Any) -> torch.Tensor:
-    """Return a view, of which no more is going to be read than what lies in it."""
+    """Return a view that reads only its own part of the tensor."""
     is_new = placeholder._recipe is not None and (placeholder._real is None or placeholder._is_scattered)
     real = _kept(placeholder, scattered=is_new)
     part = real[index]
@@ -287,7 +287,7 @@ def _item(placeholder: NotYetLoadedTensor, index: Any) -> torch.Tensor:
 
 
 def _parameter_to_be(placeholder: NotYetLoadedTensor) -> torch.Tensor:
-    """Return what ``nn.Parameter`` takes for a tensor of its argument's class, and changes before it returns it.
+    """Return an object that ``nn.Parameter`` accepts as its argument, and turns into the parameter.
 
     For other classes than ``Tensor`` it calls ``detach`` and ``requires_grad_``, compares the class, and sets
     ``_is_param``: then this becomes what it would have made of the real tensor.

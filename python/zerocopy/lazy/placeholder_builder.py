@@ -1,4 +1,4 @@
-"""Stands in for :mod:`zerocopy.loading.objects.builder` where tensors are wanted later: placeholders take their place.
+"""Replaces :mod:`zerocopy.loading.objects.builder` in lazy loads: it makes placeholders instead of tensors.
 
 The native builder makes those of dense tensors that stay on the CPU itself, and is handed a :class:`Deferred` for the
 rest.
@@ -115,7 +115,7 @@ class Deferred:
         return made
 
     def set_attributes(self, target: Any, state: Any) -> None:
-        """Give a parameter or an ``OrderedDict`` attributes."""
+        """Set attributes of a parameter or an ``OrderedDict``."""
         if isinstance(target, NotYetLoadedTensor):
             target._recipe[1].attributes.append(state)
         else:
@@ -135,7 +135,7 @@ class Deferred:
         return builder.create(cls, arguments if only_keeps(cls) else loaded(arguments))
 
     def set_state(self, target: Any, state: Any) -> None:
-        """Give an object of one of the user's classes its state."""
+        """Set the state of an object of one of the user's classes."""
         builder.set_state(target, plain_state(state))
 
     def _charged(self) -> None:
@@ -143,7 +143,7 @@ class Deferred:
             self._charge()
 
     def later(self, function: Callable[..., Any], path: str) -> Callable[..., Any]:
-        """Return what makes placeholders in place of a rebuild function of torch; other functions as they are.
+        """Return a function that makes placeholders, for a rebuild function of torch; other functions as they are.
 
         For pickle's own unpickler, which calls what it finds.
         """
@@ -239,7 +239,7 @@ def plain_state(state: Any) -> Any:
 
 
 def describe(function: Any, arguments: tuple[Any, ...]) -> Described | None:
-    """Return what is known of a rebuild function's tensor; None where only the tensor itself tells.
+    """Return the facts about a rebuild function's tensor that its arguments tell; None if only the tensor itself does.
 
     Missing or contradictory arguments are not checked here: the function raises when it is called.
     """

@@ -153,7 +153,7 @@ class Prefetch:
 def prefetch(
     path_or_obj: Any, *, block: bool = False, progress: Progress | None = None, lock: bool = False
 ) -> Prefetch:
-    """Bring a file into memory (the page cache) by many requests at once.
+    """Read a file into memory (the page cache) by many requests at once.
 
     Touched page by page, a mapped file comes as its disk or its network answers one request after the other. Tensors
     that are mapped now or later, by this process or others, find the pages there.
@@ -231,7 +231,7 @@ def _readings_of(path_or_obj: Any, lock: bool) -> Iterator[_C.BackgroundReading]
 
 
 def path_of(path_or_obj: Any) -> str | os.PathLike[str] | None:
-    """Return a path, or that of an open file; None for what may hold tensors. Refuse what does neither."""
+    """Return a path, or that of an open file; None for an object that may hold tensors. Raise for all others."""
     if isinstance(path_or_obj, (str, os.PathLike)):
         return path_or_obj
     if isinstance(path_or_obj, _HOLDERS):

@@ -13,7 +13,7 @@ from zerocopy.lazy.prefetch import files_of, files_read_by, leaves_of, path_of
 
 
 def release(path_or_obj: Any) -> int:
-    """Give clean pages of mapped tensors back to the system. Values and addresses stay.
+    """Free the memory of clean pages of mapped tensors. Values and addresses stay.
 
     The pages leave this process's memory and the page cache, which counts as the memory of a container, and of a GPU
     that shares the machine's memory. A tensor that is used again is read from its file again. Pages that were written
@@ -38,8 +38,8 @@ def release(path_or_obj: Any) -> int:
 
     Notes
     -----
-    Pages stay that another process maps, that are not on the disk yet, and those of a file that this process may not
-    write to. Linux 5.4 and later.
+    Pages stay in memory if another process maps them, if they are not on the disk yet, or if this process may not write
+    to the file. Linux 5.4 and later.
 
     Examples
     --------

@@ -47,7 +47,7 @@ class Slice:
         geometry: Geometry | None = None,
         part: Callable[[Geometry], torch.Tensor] | None = None,
     ) -> None:
-        """Make a slice of a tensor; if it is dense and in a file, by its `geometry` and what reads a `part` of it."""
+        """Initialise a slice. A dense tensor in a file has a `geometry`, and a function that reads a `part` of it."""
         self._whole, self._geometry, self._part = whole, geometry, part
 
     @property

@@ -22,8 +22,8 @@ class TensorInfo(NamedTuple):
     name : str
         Its dotted name.
     shape : torch.Size
-        As everything here that of the tensor in the file, whatever ``dtype=`` and ``device=`` make of it. Of a
-        nested tensor -1 for each dimension.
+        Like all attributes here, of the tensor in the file, before ``dtype=`` and ``device=`` convert it. Of a nested
+        tensor -1 for each dimension.
     dtype : torch.dtype
         Element type.
     stride : tuple of int
@@ -77,7 +77,7 @@ def ties(storages: Iterable[tuple[Any, str]]) -> dict[Any, Tied]:
 
 
 def info_of(name: str, tensor: torch.Tensor) -> TensorInfo:
-    """Return what there is to say of a tensor that is not made of one storage, asking nothing that would load it."""
+    """Return the facts about a tensor that is not made of one storage, without loading it."""
     return TensorInfo(
         name,
         shape_of(tensor),

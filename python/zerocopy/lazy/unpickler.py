@@ -15,8 +15,8 @@ _PythonUnpickler: Any = pickle._Unpickler
 class LazyUnpickler(StorageUnpicklerMixin, _PythonUnpickler):  # type: ignore[misc]
     """Puts placeholders where tensors would be, and hands real ones to the code of the file.
 
-    That may be C++, which keeps what it gets; of objects that take their attributes from a dict, as modules do, the
-    placeholders stay. Only the unpickler in Python lets its steps be overridden.
+    That code may be C++, which keeps what it gets. Objects that take their attributes from a dict, as modules do, keep
+    placeholders. Only the unpickler in Python lets its steps be overridden.
     """
 
     def __init__(self, file: Any, archive: _C.Archive, objects: Deferred, **pickle_args: Any) -> None:
@@ -24,7 +24,7 @@ class LazyUnpickler(StorageUnpicklerMixin, _PythonUnpickler):  # type: ignore[mi
         self._objects = objects
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return what a file names; in place of torch's tensor builders what makes placeholders."""
+        """Return the global that a file names; for torch's tensor builders, a function that makes placeholders."""
         return self._objects.later(super().find_class(module, name), f"{module}.{name}")
 
     def _load_reduce(self) -> None:

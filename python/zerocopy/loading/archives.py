@@ -30,7 +30,7 @@ def load(archive: _C.Archive, options: LoadOptions) -> Any:
 
 
 def policy_of(options: LoadOptions) -> tuple[Allow, Any]:
-    """Return what the safe machine asks about globals, and what makes its objects."""
+    """Return the function that the safe machine asks about globals, and the builder of its objects."""
     return (stubs.allow, stubs.BUILDER) if options.unknown == "stub" else (allowlist.resolve, builder)
 
 

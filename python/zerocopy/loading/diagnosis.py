@@ -23,11 +23,11 @@ class TorchScriptError(UnsupportedError):
 
 
 class UnknownFormatError(FormatError):
-    """The file is nothing that torch ever wrote."""
+    """The file has a format that torch never wrote."""
 
 
 class UnknownPickleError(pickle.UnpicklingError):
-    """The file is a bare pickle, of things that are on no list."""
+    """The file is a bare pickle of objects that are on no allow-list."""
 
 
 UNKNOWN = (UnknownFormatError, UnknownPickleError)

@@ -14,7 +14,7 @@ from zerocopy.loading import diagnosis, inputs
 
 
 class naming:
-    """Put the file's name into what is raised about it, once; not into what pickle raises without `weights_only`."""
+    """Add the file's name, once, to errors raised about it; not to those of pickle without `weights_only`."""
 
     __slots__ = ("_f", "_weights_only")
 
@@ -39,7 +39,7 @@ class naming:
 
 @contextlib.contextmanager
 def public(f: Any, weights_only: bool = True) -> Iterator[None]:
-    """Put in the file's name as :func:`naming`, and raise what it is instead of a checkpoint as a public exception."""
+    """Add the file's name as :func:`naming` does, and raise a diagnosis of the file as a public exception."""
     try:
         with naming(f, weights_only):
             yield

@@ -172,7 +172,7 @@ def _attempt(
     name: str,
     file: bytes | int | None = None,
 ) -> _C.Archive:
-    """Open; if that fails look at the file's ends to say what the file is. Of HDF5 h5py knows more than the core."""
+    """Open a file. If that fails, look at its ends to say what it is. h5py knows more about HDF5 than the core."""
     try:
         return opened(None)
     except Error as error:
@@ -200,7 +200,7 @@ def _sample_of_path(path: bytes) -> diagnosis.FileSample:
 
 @contextlib.contextmanager
 def descriptor_of(path: str | bytes | os.PathLike[str]) -> Iterator[int]:
-    """Open a path for a block. A pipe is not waited for: who reads it finds that it is no file."""
+    """Open a path for a block, without waiting for a pipe: a later read reports that it is not a file."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         yield descriptor
@@ -240,7 +240,7 @@ def position_of(f: Any) -> int | None:
 
 @contextlib.contextmanager
 def binary_file(f: Any, begin: int | None) -> Iterator[BinaryIO]:
-    """Give what the user gave as a binary file object, at `begin` if it has been read from."""
+    """Return the user's argument as a binary file object, at `begin` if it was read from."""
     if isinstance(f, (str, os.PathLike)):
         with Path(f).open("rb") as file:
             yield file
@@ -299,7 +299,7 @@ def _takes_nothing(function: Callable[..., Any]) -> bool:
 
 
 def name_of(f: Any) -> str:
-    """Return what messages call `f`."""
+    """Return the name of `f` in messages."""
     if isinstance(f, (str, os.PathLike)):
         return os.fsdecode(f)
     name = getattr(f, "name", None)

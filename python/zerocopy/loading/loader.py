@@ -75,7 +75,7 @@ def load(
         "c": copy-on-write; in-place writes work, and neither the file nor anybody else sees them. "r": read-only
         pages; a write kills the process. "r+": writes reach the file.
     unknown : {"refuse", "stub"}
-        The treatment of a global that is not on an allow-list, with `weights_only`. "refuse": raise. "stub":
+        How to treat a global that is not on an allow-list, with `weights_only`. "refuse": raise. "stub":
         return a ``zerocopy.Stub`` in place of each object that needs the global, with the object's arguments,
         state and tensors. Nothing is imported or run.
     strict : bool
@@ -124,7 +124,7 @@ def load(
     )
     match inputs.located(f, strict):
         case shard_index.Index() as index:
-            # For a shard an index or a folder is none: a few of them could name each other without end.
+            # A shard cannot be an index or a folder: a few of these could name each other without end.
             of_shard = dataclasses.replace(options, by_name=True)
             return shard_index.load(index, lambda shard: _load_file(shard, of_shard), strict)
         case dcp_metadata.Folder() as folder:
@@ -150,7 +150,7 @@ def _load_file(f: Any, options: LoadOptions) -> Any:
 def load_diagnosed(
     f: Any, options: LoadOptions, require: Callable[[_C.Archive, LoadOptions], None] | None = None
 ) -> Any:
-    """Load one file, or say what it is instead: raises one of ``diagnosis.DIAGNOSES`` too.
+    """Load one file. Raise one of ``diagnosis.DIAGNOSES`` for a file that is not a checkpoint.
 
     `require` may refuse an archive that was opened, by raising.
     """
@@ -173,7 +173,7 @@ def load_diagnosed(
 
 
 def _load_torchscript(f: Any, begin: int | None, archive: _C.Archive, options: LoadOptions) -> Any:
-    """Do what torch.load does with such an archive, on releases that know better than to run it unasked."""
+    """Load a TorchScript archive as recent torch.load does: refuse it with weights_only, else warn and run it."""
     if options.weights_only:
         raise diagnosis.TorchScriptError(TORCHSCRIPT_REFUSED)
     warnings.warn(

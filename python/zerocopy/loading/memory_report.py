@@ -55,8 +55,8 @@ class MemoryReport(NamedTuple):
     files : tuple of FileMemory
         By path.
     anonymous : int
-        Bytes of private memory in which no file is: what Python and torch allocate, and the tensors of
-        ``backend="pread"`` and ``"direct"``, and those that ``zerocopy.load_model`` converts to the module's dtype.
+        Bytes of private memory without a file: allocations of Python and torch, tensors of ``backend="pread"`` and
+        ``"direct"``, and tensors that ``zerocopy.load_model`` converts to the module's dtype.
     control_group : ControlGroup or None
         The memory that the process's control group is charged with, for a container the number that counts; None
         where the kernel shows none.
@@ -134,7 +134,7 @@ def _row(counted: FileMemory | MemoryReport, name: str) -> tuple[str, ...]:
 
 
 def memory() -> MemoryReport:
-    """Say how much memory the mapped files of this process take, file by file.
+    """Return how much memory the mapped files of this process take, file by file.
 
     Every file that is mapped as data counts, also those that the program mapped itself; programs and libraries do not.
 

@@ -175,7 +175,7 @@ def _open(filename: Any) -> Checkpoint:
 
 
 def _require_safetensors(container: str) -> None:
-    """Leave what else zerocopy reads to the package, which refuses it: programs go by that to tell formats apart."""
+    """Raise for files of other formats, so that the package refuses them: programs tell formats apart by that."""
     if container != "safetensors":
         raise UnsupportedError(f"its format is {container}")
 

@@ -58,7 +58,7 @@ _blocks: list[weakref.ref[_Block]] = []
 
 
 def patch(*, rebind: bool = False, jit: bool = False, safetensors: bool = False) -> None:
-    """Let ``torch.load`` map files, in the whole program, until :func:`unpatch`.
+    """Replace ``torch.load`` by a function that maps files, in the whole program, until :func:`unpatch`.
 
     ``torch.load`` and ``torch.serialization.load`` keep their signature, the defaults of the running release, its
     environment variables, exceptions and warnings. The original loads each file that zerocopy cannot, with
@@ -108,7 +108,7 @@ def patch(*, rebind: bool = False, jit: bool = False, safetensors: bool = False)
 
 @contextlib.contextmanager
 def guarded_saves() -> Iterator[None]:
-    """Have ``torch.save`` leave files alone that this process has mapped, within a block, as :func:`patch` does."""
+    """Replace ``torch.save`` within a block so that it never overwrites a mapped file, as :func:`patch` does."""
     with _block(_EVERYWHERE, [_SAVE]):
         yield
 

@@ -1,7 +1,7 @@
 """One call of the patched ``torch.jit.load``: zerocopy's, or the original's.
 
-A TorchScript archive is trusted, by zerocopy as by torch: so unlike with torch.load nothing is lost when the original
-tries again what zerocopy did not take, and what it then raises is in its own words.
+zerocopy and torch both trust a TorchScript archive. So, unlike torch.load, the original may try every archive that
+zerocopy refuses, and raises its own errors.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _why_not_ours(call: Call) -> str:
 
 
 def _warnings_of(original: Function) -> list[warnings.WarningMessage]:
-    """Return what a release warns of whenever it loads: that TorchScript is deprecated, say."""
+    """Return the warnings that a release issues at every load, such as that TorchScript is deprecated."""
     with warnings.catch_warnings(record=True) as recorded:
         warnings.simplefilter("always")
         with contextlib.suppress(Exception):  # the file does not exist

@@ -35,7 +35,7 @@ _ASKED_FOR = ("read", "readline", "seek", "tell")  # of file objects, by torch.l
 class RefusedError(RuntimeError, pickle.UnpicklingError):
     """A file that is not given to releases before 2.6, whose weights_only unpacks tar archives and runs TorchScript.
 
-    These releases raise a fault of the archive as the one, and a fault behind it as the other.
+    These releases raise a RuntimeError for a fault of the archive, and an UnpicklingError for a fault of the pickle.
     """
 
 
@@ -81,7 +81,7 @@ def load_for(original: Function) -> Function:
 
 
 def _warn_of_default(original: Function) -> None:
-    """Warn as `original` does of a call that leaves weights_only to it: by such a call, of a small file."""
+    """Issue the warning of `original` about a missing weights_only, by such a call of a small file."""
     file = io.BytesIO()
     torch.save(None, file)
     file.seek(0)
@@ -101,7 +101,7 @@ def _call(
 
 
 def _weights_only(call: Call, default: Any) -> bool | None:
-    """Return what the call comes to in this release; None if the environment has torch warn or raise."""
+    """Return the effective ``weights_only`` of a call; None if the environment makes torch warn or raise."""
     given = default if call.weights_only is _UNSET else call.weights_only
     forced = environment.is_true("TORCH_FORCE_WEIGHTS_ONLY_LOAD")
     if not _torch.safe_by_default():
@@ -226,7 +226,7 @@ def _load(original: Function, call: Call, weights_only: bool) -> Any:
 
 
 def _require_only_a_load(archive: _C.Archive, options: LoadOptions) -> None:
-    """Leave to torch.load what takes more than a load: to run TorchScript, to compare the source of classes."""
+    """Raise for archives that torch has to load: it runs TorchScript, and compares the source of classes."""
     if options.weights_only:
         return
     if archive.is_torchscript:

@@ -39,7 +39,7 @@ _Result = TypeVar("_Result")
 
 
 class _Retry(Exception):
-    """An answer that another attempt may better."""
+    """A failed answer; another attempt may succeed."""
 
     def __init__(self, reason: str, pause: float = 0.0) -> None:
         super().__init__(reason)

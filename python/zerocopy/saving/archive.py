@@ -137,7 +137,7 @@ class CheckpointPlan:
         self._kept.clear()
 
     def _provide(self, storage: torch.UntypedStorage, mapped: MappedFiles) -> None:
-        """Say where a storage is that was made just now."""
+        """Tell the writer where a storage lies that was just made: in memory, or in a mapped file."""
         address, size = storage.data_ptr(), storage.nbytes()
         place = mapped.place_of(address, size, is_newer=True) if size >= LARGE else None
         if place is None:
@@ -206,7 +206,7 @@ class PickleWithStorages(ABC):
 
 
 def checked_alignment(alignment: int) -> int:
-    """Return the alignment. Raises ValueError if it is none."""
+    """Return the alignment. Raise ValueError unless it is a power of two from 64 to 2 MiB."""
     is_power = isinstance(alignment, int) and alignment > 0 and alignment & (alignment - 1) == 0
     if not (is_power and SMALLEST_ALIGNMENT <= alignment <= MAX_ALIGNMENT):
         raise ValueError(f"expected alignment to be a power of two from 64 to 2 MiB, got {alignment!r}")

@@ -25,7 +25,7 @@ NewFile = _core.NewFile
 
 
 def path_of_file(name: str | os.PathLike[str]) -> Path:
-    """Return the path of a file to be written: where a name is one of folders, which a ``Path`` forgets, raise."""
+    """Return the path of a file to be written. Raise for the name of a folder (a final slash), which ``Path`` drops."""
     path = os.fsdecode(name)
     if not path or path.endswith(("/", "/.")):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC))  # says what is wrong; makes no file
@@ -33,7 +33,7 @@ def path_of_file(name: str | os.PathLike[str]) -> Path:
 
 
 def is_special(path: Path) -> bool:
-    """Return whether it is a pipe, a terminal, a file without a name (/dev/fd/3), ...: what cannot be replaced."""
+    """Return whether a path leads to a pipe, a terminal, a file without a name (/dev/fd/3), ...: not replaced."""
     while True:
         try:
             status = path.stat()
@@ -67,7 +67,7 @@ def replacing(
 ) -> Iterator[NewFile]:
     """Yield a new file, which takes the name, mode, owner and attributes of `target` if all goes well.
 
-    Then the file and its name are on the disk when this returns. If anything goes wrong nothing has changed.
+    Then the file and its name are on the disk. If anything goes wrong, the old file is unchanged.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def replacing(
 
 
 def log_lost(target: str, lost: list[str]) -> None:
-    """Log what the new file does not have of the old one."""
+    """Log the properties of the old file that the new one lacks."""
     if lost:
         _logger.warning("%s: not kept, as this user may not set it: %s", target, ", ".join(lost))
 

@@ -70,7 +70,7 @@ class _Job:
         self.has_snapshot, self.is_given_up = threading.Event(), False
 
     def run(self) -> None:
-        """Save, and say how that ended."""
+        """Save, and record how that ended."""
         with Turn(self._target) as turn:
             error: BaseException | None = None
             try:
@@ -117,13 +117,13 @@ class _Job:
         del memory  # which the plan reads
 
     def _begin(self, writer: _core.ArchiveWriter) -> None:
-        """Have the call return, after the snapshot was taken."""
+        """Wake the call, which returns: the snapshot was taken."""
         self._saving._count = lambda: writer.written
         self.has_snapshot.set()
         self._require_a_call()
 
     def _require_a_call(self) -> None:
-        """Raise if the call has failed: its program may go on to change what it gave."""
+        """Raise if the call has failed: the program may change the object from then on."""
         if self.is_given_up:
             raise InterruptedError(errno.EINTR, "the call that began it has failed")
 

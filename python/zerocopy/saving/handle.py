@@ -120,7 +120,7 @@ class Saving:
                 self._callback, self._error = None, error
 
     def _note_end(self, error: BaseException | None) -> None:
-        """Note how the save ended, before :meth:`wait` returns."""
+        """Record how the save ended, before :meth:`wait` returns."""
         written = self._total if error is None else self._count()
         self._count = lambda: written
         if error is None:
@@ -136,7 +136,7 @@ _failed: weakref.WeakSet[Saving] = weakref.WeakSet()
 
 
 def ended(f: Any, total: int) -> Saving:
-    """Return what stands for a save that is over."""
+    """Return a ``Saving`` of a save that is over."""
     saving = Saving(os.fspath(f) if isinstance(f, (str, os.PathLike)) else repr(f), total)
     saving._note_end(None)
     saving._ended.set()

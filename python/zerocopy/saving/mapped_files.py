@@ -68,7 +68,7 @@ class MappedFiles:
         return [mapping for mapping in self._mappings if mapping.shared or mapping.identity in self._written]
 
     def identities(self) -> set[str]:
-        """Return what the kernel calls them."""
+        """Return the kernel's identities of all mapped files."""
         return {mapping.identity for mapping in self._mappings}
 
     def is_shared(self, address: int, size: int) -> bool:
@@ -166,9 +166,9 @@ def _has_identity(descriptor: int, identity: str) -> bool:
 
 
 def identity_of(descriptor: int) -> str | None:
-    """Return what the kernel calls a file in /proc/self/maps: on btrfs and overlay file systems fstat says otherwise.
+    """Return the identity of a file in /proc/self/maps. On btrfs and overlay file systems fstat has another one.
 
-    So a page of it is mapped, and looked up.
+    So a page of the file is mapped, and looked up.
     """
     try:
         page = mmap.mmap(descriptor, 1, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)

@@ -31,7 +31,7 @@ PersistentId = tuple[str, Any, str, str, int]
 
 
 class Remake(NamedTuple):
-    """Makes a storage again that is not kept.
+    """Makes a temporary storage anew.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class Remake(NamedTuple):
         return converts
 
     def storage(self) -> torch.UntypedStorage:
-        """Make it."""
+        """Make and return the storage."""
         if self.identity is not None:  # the tensor is dense, so it has one storage
             return _torch.untyped_of(real_of(self.placeholder))
         found: list[torch.UntypedStorage] = []
@@ -68,7 +68,7 @@ class Remake(NamedTuple):
 
 
 def _remakes(placeholder: NotYetLoadedTensor) -> Iterator[Remake]:
-    """Give how to have each storage of a placeholder's tensor: first its own, then those of its attributes."""
+    """Return a `Remake` for each storage of a placeholder's tensor: first its own, then those of its attributes."""
     return (
         Remake(placeholder, number, None if number else _identity(placeholder))
         for number in itertools.count()
@@ -76,12 +76,12 @@ def _remakes(placeholder: NotYetLoadedTensor) -> Iterator[Remake]:
 
 
 def identities(storage: torch.UntypedStorage, remake: Remake | None) -> list[Any]:
-    """Return by what a storage is known: itself, and of a placeholder what all those made for it have in common."""
+    """Return the keys of a storage: its own identity, and that which all storages made for a placeholder share."""
     own = _torch.identity(storage)
     return [own] if remake is None or remake.identity is None else [own, remake.identity]
 
 
-#: Takes a storage, and of a placeholder how to have it again, and returns its key: the same for the same storage.
+#: Takes a storage, and the `Remake` of a placeholder's. Returns its key: the same for the same storage.
 Store = Callable[[_torch.PickledStorage, Remake | None], str]
 
 
@@ -103,7 +103,7 @@ class StoredTensor:
     Attributes
     ----------
     shape : torch.Size
-        Of the tensor; as everything here. Of a nested tensor -1 for each dimension.
+        Of the tensor, like all attributes here. Of a nested tensor -1 for each dimension.
     dtype : torch.dtype
         Element type.
     device : torch.device
@@ -282,7 +282,7 @@ def _dense(placeholder: NotYetLoadedTensor) -> tuple[Any, int | None]:
 
 
 def _identity(placeholder: NotYetLoadedTensor) -> Any:
-    """Return what a storage that is made anew has in common with others; None if there is nothing."""
+    """Return the identity that a temporary storage shares with others; None if it shares none."""
     if placeholder._recipe is None:
         return None
     source, number = _dense(placeholder)

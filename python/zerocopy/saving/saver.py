@@ -55,8 +55,8 @@ def save(
 ) -> Saving | None:
     """Save an object as ``torch.save`` does: every ``torch.load`` since PyTorch 1.6 reads the file.
 
-    A file of that name stays as it is until the new one is whole and on the disk, and then gives way to it at once,
-    whatever happens meanwhile: an exception, a full disk, ``kill -9``. Tensors that are mapped from it keep their
+    An old file of that name stays as it is until the new one is whole and on the disk, and is then replaced in one
+    step. An exception, a full disk or ``kill -9`` leaves the old file. Tensors that are mapped from it keep their
     bytes, so a checkpoint can be saved over itself. Unchanged bytes of a mapped file are copied from file to
     file, as references to the same blocks where the file system supports that.
 
@@ -77,8 +77,9 @@ def save(
         Called with the bytes of storages that are written and those that there are. With ``wait=False`` a thread
         calls it, ten times a second at most. It may not save to the same path.
     wait : bool
-        False: return as soon as what the object holds now is kept, and write it in the background. Tensors may be
-        written to from then on. A file object, a pipe and a terminal are written to before this returns all the same.
+        True: return when the file is on the disk, which takes longer than ``torch.save``, which does not wait for that.
+        False: return as soon as a snapshot of the object is taken, and write it in the background. Tensors may be
+        written to from then on. A file object, a pipe and a terminal are written to before this returns in any case.
 
     Returns
     -------
@@ -153,7 +154,7 @@ def write(
 
 @contextlib.contextmanager
 def target_of(f: Any, *, counts_from_end: bool = False, syncs: bool = True) -> Iterator[Target]:
-    """Give what to write to: a new file that takes the name at the end, or what cannot be replaced itself."""
+    """Yield the target of a save: a new file that takes the name at the end, or the pipe or device itself."""
     if not isinstance(f, (str, os.PathLike)):
         yield f
         if hasattr(f, "flush"):

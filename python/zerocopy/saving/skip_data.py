@@ -29,7 +29,7 @@ class Extent(NamedTuple):
 
 @contextmanager
 def skip_data(materialize_fake_tensors: bool = False) -> Iterator[None]:
-    """Leave the bytes of storages alone in a block: save makes room for them, load makes storages that have none.
+    """Skip the bytes of storages within a block: save reserves space for them, load leaves storages uninitialised.
 
     In it ``zerocopy.save`` and ``zerocopy.Writer`` write a file that is whole but for the bytes of storages, which are
     zeros, a hole on the disk; ``zerocopy.load``, ``lazy_load`` and ``open`` give tensors over uninitialised memory.

@@ -15,8 +15,8 @@ from zerocopy import _torch
 from zerocopy.saving.archive import LARGE, CheckpointPlan, PickleWithStorages, Target
 from zerocopy.saving.mapped_files import FileExtent, MappedFiles
 
-# A fork copies page tables, 17 milliseconds for a gibibyte of the process; to copy a gibibyte takes 300. So a process
-# that is that much larger than what it saves stops for a shorter time if it copies, and so does one that saves little.
+# A fork copies page tables: 17 ms for each GiB of the process. Copying 1 GiB takes 300 ms. So a process that saves
+# little, or little of its memory, stops for a shorter time if it copies.
 _FORK_IS_CHEAPER_BY = 16
 _SMALL = 16 << 20
 
@@ -46,7 +46,7 @@ class Storages(NamedTuple):
 
     @property
     def forkable(self) -> int:
-        """The bytes that a copy of the process would keep as they are, and that nothing else does."""
+        """The number of bytes that only a copy of the process would keep unchanged."""
         kept = self.own | self.shared | self.places.keys()
         return sum(storage.nbytes() for i, storage in enumerate(self.whole) if i not in kept)
 
@@ -75,12 +75,12 @@ def sorted_storages(parts: PickleWithStorages, mapped: MappedFiles) -> Storages:
 
 
 def why_not_to_fork(storages: Storages) -> str:
-    """Return why a copy of this process is not the way to keep storages as they are, or an empty string."""
+    """Return why this process should not be copied to keep storages unchanged, or an empty string."""
     return why_not_to_copy(storages.forkable, bool(storages.devices))
 
 
 def why_not_to_copy(forkable: int, has_devices: bool = False) -> str:
-    """Return why a copy of this process is not the way to keep so many bytes as they are, or an empty string."""
+    """Return why this process should not be copied to keep so many bytes unchanged, or an empty string."""
     if torch.cuda.is_initialized() or has_devices:
         return "a device is in use, and its driver knows nothing of copies of this process"
     if forkable <= max(_SMALL, _private_memory() // _FORK_IS_CHEAPER_BY):

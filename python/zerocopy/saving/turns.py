@@ -28,8 +28,8 @@ class Turn:
     Attributes
     ----------
     give_way : callable or None
-        Has a call that waits leave the target alone: another save of its thread, by a signal handler or a function
-        `progress`, takes its place.
+        Makes a waiting call leave the target alone, because another save of its thread (in a signal handler, or in a
+        function `progress`) takes its place.
     process_end : Descriptor or None
         Of the process that writes, if one does: readable when it has ended.
     """
@@ -50,7 +50,7 @@ class Turn:
         self.end()
 
     def end(self) -> None:
-        """Let later saves go on."""
+        """End the turn, so that later saves go on."""
         with contextlib.suppress(ValueError):  # a child of fork has none of its parent's
             _under_way.remove(self._reference)
         self.ended.set()

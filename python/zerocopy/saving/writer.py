@@ -136,7 +136,7 @@ class Writer:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[Store]:
-        """Give what writes a storage and returns its key."""
+        """Yield the function that writes a storage and returns its key."""
         with self._lock, MappedFiles(takes_newer=True) as mapped:
             records = self._open_records()
             yield lambda storage, remake: self._key_of(records, storage, remake, mapped)

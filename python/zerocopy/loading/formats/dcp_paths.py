@@ -51,7 +51,7 @@ def _nested(
 
 
 def _put(root: Any, name: str, path: Path, value: Any, budget: _core.Budget, max_gap: int | None) -> None:
-    """Put a value into nested dicts (by strings) and lists (by numbers), which are made as they are needed."""
+    """Set a value in nested dicts (by strings) and lists (by numbers). Missing containers are made."""
     here = root
     for key, following in itertools.pairwise(path):
         inner = _get(here, name, key)

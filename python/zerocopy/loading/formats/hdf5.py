@@ -217,7 +217,7 @@ class _Lister:
             self._append(path, entry)
 
     def _follow(self, path: str) -> None:
-        """Take a soft link for another name of a dataset that hard links lead to, or other soft links."""
+        """Add a soft link as a further name of a dataset that hard links, or other soft links, lead to."""
         target, shown = self._soft[path], ascii(path)[:200]
         for _ in range(_MAX_LINKS):
             if target not in self._soft:
@@ -320,7 +320,7 @@ def _why_not_at_once(h5: Any, dataset: Any, properties: Any) -> str:
 
 @contextlib.contextmanager
 def staying(file: bytes | int | None) -> Iterator[None]:
-    """Raise where a path or a descriptor leads to another file at the end: h5py and the core open it one by one."""
+    """Raise if a path or a descriptor leads to another file at a block's end: h5py and the core open it in turn."""
     before = None if file is None else _identity(file)
     yield
     if file is not None and _identity(file) != before:

@@ -15,8 +15,8 @@ from zerocopy.loading.file_objects import PieceReader
 class FileImage(io.RawIOBase):
     """A file as h5py reads it.
 
-    Not by its path: libhdf5 locks what it opens so, and opens a path a second time, for the program, only as it did
-    the first time. Nothing of the program's is in the way of this, and the other way round.
+    It is not opened by its path: libhdf5 would lock it, and would open the path again for the program only in the same
+    way. So zerocopy and the program do not hinder each other.
     """
 
     def __init__(self, descriptor: int, start: int, name: str) -> None:
@@ -24,7 +24,7 @@ class FileImage(io.RawIOBase):
         self._descriptor, self._start, self._name = descriptor, start, name
         self._size = max(0, os.fstat(descriptor).st_size - start)
         self._at = 0
-        self.fault: OSError | None = None  # the last: libhdf5 tells of it in words only
+        self.fault: OSError | None = None  # the last error: libhdf5 reports only its text
 
     def readable(self) -> bool:
         """Return True."""
@@ -35,7 +35,7 @@ class FileImage(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Go to another place."""
+        """Move to another position."""
         self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
         return self._at
 
@@ -58,7 +58,7 @@ class FileImage(io.RawIOBase):
         return got
 
     def close(self) -> None:
-        """Let go of the descriptor."""
+        """Close the descriptor."""
         if not self.closed:
             os.close(self._descriptor)
         super().close()
@@ -82,7 +82,7 @@ class ObjectImage(FileImage):
         return got
 
     def close(self) -> None:
-        """Leave the file object to its owner."""
+        """Do nothing: the caller owns the file object."""
         io.RawIOBase.close(self)
 
 
@@ -91,7 +91,7 @@ Image = io.BytesIO | FileImage
 
 @contextlib.contextmanager
 def faults(image: Image) -> Iterator[None]:
-    """Raise what libhdf5 finds wrong with a file as FormatError, and what the system finds as OSError."""
+    """Raise errors of libhdf5 about a file as FormatError, and those of the system as OSError."""
     if isinstance(image, FileImage):
         image.fault = None
     try:

@@ -254,7 +254,7 @@ def _shard(folder: Path, name: Any) -> Path:
 
 
 def _has_bytes(name: str) -> bool:
-    """Return whether the system has a form of a name: JSON lets half a character stand alone, and has no bound."""
+    """Return whether a name can be that of a file: JSON allows half a character, and names of any length."""
     try:
         return 0 < len(os.fsencode(name)) <= _MAX_NAME
     except UnicodeEncodeError:

@@ -72,7 +72,7 @@ def create(cls: Any, arguments: tuple[Any, ...]) -> Any:
 
 
 def set_state(target: Any, state: Any) -> None:
-    """Give an object of one of the user's classes its state (BUILD), as pickle does."""
+    """Set the state of an object of one of the user's classes (BUILD), as pickle does."""
     _require_own(target, "state set on")
     if hasattr(target, "__setstate__"):
         target.__setstate__(state)

@@ -1,4 +1,4 @@
-"""Stands in for what a file names and no list has: the data of its objects without their code.
+"""Stubs: the data of objects whose classes are on no allow-list, without their code.
 
 The native builder is given a :class:`StubBuilder` in place of the module ``builder``. The two agree on everything but
 objects of unknown classes, and calls that are handed such an object.
@@ -132,14 +132,14 @@ class StubBuilder:
         return self._inner.parameter(data, requires_grad)
 
     def set_state(self, target: Any, state: Any) -> None:
-        """Give an object its state (BUILD)."""
+        """Set the state of an object (BUILD)."""
         if isinstance(target, Stub):
             target.state = state
         else:
             self._inner.set_state(target, state)
 
     def set_attributes(self, target: Any, state: Any) -> None:
-        """Give a parameter or an ``OrderedDict`` attributes."""
+        """Set attributes of a parameter or an ``OrderedDict``."""
         if isinstance(target, Stub):
             target.state = state
             return

@@ -16,7 +16,7 @@ _safe: ContextVar[tuple[Any, ...]] = ContextVar("zerocopy_safe_globals", default
 
 @contextlib.contextmanager
 def safe_globals(globals: Iterable[Any]) -> Iterator[None]:
-    """Let ``zerocopy.load`` take these classes and functions from a file, within a ``with`` block.
+    """Allow files to name these classes and functions, within a ``with`` block.
 
     Works on every release of PyTorch, also where ``torch.serialization.safe_globals`` does not exist; what is given
     to that one, or to ``add_safe_globals``, counts too. Applies to the current thread or task.

@@ -66,7 +66,7 @@ class Files:
             }
 
     def load(self, name: str) -> Any:
-        """Return a tensor, over its file or put together of its chunks; or whatever else has that name."""
+        """Return the tensor of a name, over its file or joined from its chunks; or another value of that name."""
         entry = self.folder.entries[name]
         if isinstance(entry, dcp_metadata.ArchiveExtent):
             return self._loaded(name, entry)
@@ -112,7 +112,7 @@ class Files:
         return ChunkPlace(place.file, place.offset + stored.offset, stored.stride)
 
     def _in_rows(self, name: str, part: torch.Tensor) -> torch.Tensor:
-        """Return a tensor row by row: as torch's reader makes it, and as is known of it from ``.metadata`` alone."""
+        """Return a contiguous tensor: as torch's reader makes it, and as ``.metadata`` describes it."""
         strides = torch.empty(part.shape, device="meta").stride()
         if part.stride() == strides:
             return part
@@ -227,7 +227,7 @@ class Tensors:
         return self._files is None
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         self._files = None
 
     def require_there(self) -> None:
@@ -247,7 +247,7 @@ class Tensors:
         return self._places.get(name, -1)
 
     def entry(self, i: int) -> _C.TensorEntry:
-        """Return what is known of a tensor, as ``_C.Lazy.entry``: it does not lie in one storage."""
+        """Return the facts about a tensor, as ``_C.Lazy.entry`` does. It does not lie in one storage."""
         stored = self._entries[self._names[i]]
         assert isinstance(stored, dcp_metadata.Chunked)
         return _C.scattered_entry(stored.shape, stored.dtype)
@@ -273,10 +273,10 @@ class Tensors:
         return self._opened.chunk_places(name, chunks)
 
     def expect_records(self) -> None:
-        """Do nothing: an entry says what the metadata say."""
+        """Do nothing: entries need only the metadata."""
 
     def outlines(self) -> list[_C.TensorEntry]:
-        """Return what is known of all tensors."""
+        """Return the facts about all tensors."""
         return [self.entry(i) for i in range(len(self._names))]
 
     def leaf(self, name: str, objects: Any) -> Any:

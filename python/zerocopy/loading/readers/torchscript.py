@@ -46,7 +46,7 @@ _MAX_CODE = 1 << 30  # bytes, of all sources together
 
 
 class StockOnlyError(Exception):
-    """The archive is one that only torch's own loader reads, and why. Goes no further than to who can ask that."""
+    """Raised, with the reason, for an archive that only torch's own loader reads. It never reaches the user."""
 
 
 def load(archive: _C.Archive, map_location: Any, extra_files: dict[str, Any] | None) -> Any:

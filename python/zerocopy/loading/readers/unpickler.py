@@ -190,7 +190,7 @@ Builder = Callable[..., Any]
 
 @functools.cache
 def _faster_dense(stock: Builder) -> Builder:
-    """Return what builds the tensors of ``_rebuild_tensor_v2``, or of v3, which names the dtype before its metadata."""
+    """Return a faster ``_rebuild_tensor_v2``, or v3, which takes the dtype before the metadata."""
     parameters = inspect.signature(stock).parameters
     names_dtype, takes_metadata = "dtype" in parameters, "metadata" in parameters  # the latter from 2.0
 
@@ -211,7 +211,7 @@ def _faster_dense(stock: Builder) -> Builder:
 
 
 def _any_sparse(stock: Builder) -> Builder:
-    """Return what also builds the layouts, and the flag, that 2.x writes and 1.13 does not know."""
+    """Return a rebuild function that also takes the layouts, and the flag, that 2.x writes and 1.13 lacks."""
     if hasattr(torch.sparse, "check_sparse_tensor_invariants"):
         return stock
 

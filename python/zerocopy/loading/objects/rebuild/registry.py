@@ -71,7 +71,7 @@ def _is_about_meta(error: Exception) -> bool:
 
 
 def callee(allowed: Any) -> Callable[..., Any]:
-    """Return what a file calls by `allowed`: one of the user's, or the checked version of a function of torch's.
+    """Return the function that a file calls by `allowed`: the user's own, or the checked version of torch's.
 
     The rest of torch's list is good as a value only: ``torch.Tensor(2**38)`` from a file would allocate, and
     ``torch.Tensor(64)`` return uninitialised memory.
