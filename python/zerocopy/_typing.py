@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Literal, Protocol, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Buffer(Protocol):
@@ -38,6 +42,8 @@ class WritableFile(Protocol):
 FilePath: TypeAlias = str | os.PathLike[str]
 Bytes: TypeAlias = Buffer | Array
 File: TypeAlias = FilePath | ReadableFile | Bytes
+Device: TypeAlias = "torch.device | str | int | None"
+MapLocation: TypeAlias = "torch.device | str | Mapping[str, Any] | Callable[[Any, str], Any] | None"
 Backend: TypeAlias = Literal["auto", "mmap", "pread", "direct"]
 Mode: TypeAlias = Literal["c", "r", "r+"]
 Unknown: TypeAlias = Literal["refuse", "stub"]

@@ -5,19 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 from zerocopy._native import _C
-from zerocopy._typing import File, Mode
+from zerocopy._typing import Device, File, Mode
 from zerocopy.errors import FormatError
 from zerocopy.loading import backends, diagnosis, error_context, inputs
 from zerocopy.loading.readers import torchscript
 
 __all__ = ["load"]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 _FLATBUFFER = slice(4, 8), b"PTMF"
 
 
 def load(
     path_or_buffer: File,
-    map_location: Any = None,
+    map_location: Device = None,
     _extra_files: dict[str, Any] | None = None,
     *,
     mode: Mode | None = None,

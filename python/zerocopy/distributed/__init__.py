@@ -25,6 +25,10 @@ __all__ = ["CheckpointReader", "CheckpointWriter", "LoadPlanner", "ShardPlan", "
 _OF_DCP = {"CheckpointReader": "reader", "CheckpointWriter": "writer", "LoadPlanner": "planner"}
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def __getattr__(name: str) -> Any:
     if name not in _OF_DCP:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -37,7 +41,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _unsupported(name: str) -> Any:
-    """Return what stands for a class that this release cannot have: making one raises UnsupportedError."""
+    """Return a function in place of a class that this release cannot have: a call raises UnsupportedError."""
     reason = (
         f"zerocopy.distributed.{name} needs torch.distributed.checkpoint.save of a path: "
         f"{_distributed.FIRST_RELEASE} or later"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
+from zerocopy._typing import Device, File
 from zerocopy.lazy import opening
 from zerocopy.lazy.checkpoint import Checkpoint
 
@@ -21,7 +20,7 @@ def shard_range(length: int, rank: int, ranks: int) -> tuple[int, int]:
 
 
 def load_shard(
-    path: Any, name: str, dim: int, rank: int, world_size: int, *, device: Any = None
+    path: File | Checkpoint, name: str, dim: int, rank: int, world_size: int, *, device: Device = None
 ) -> torch.Tensor:
     """Read one rank's part of a tensor, and no other bytes.
 
@@ -69,7 +68,7 @@ def load_shard(
 
 
 def _read(
-    checkpoint: Checkpoint, name: str, dim: int, rank: int, world_size: int, device: Any
+    checkpoint: Checkpoint, name: str, dim: int, rank: int, world_size: int, device: Device
 ) -> torch.Tensor:
     index = shard_index(tuple(checkpoint.info(name).shape), dim, rank, world_size)
     return checkpoint.read({name: index}, device=device)[name]

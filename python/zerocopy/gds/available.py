@@ -38,6 +38,13 @@ class Availability(NamedTuple):
         to a GPU in pinned memory.
     reason : str
         Why.
+
+    Examples
+    --------
+    >>> import zerocopy
+    >>> availability = zerocopy.gds.available()
+    >>> availability.ok == (availability.mode == "direct")
+    True
     """
 
     ok: bool

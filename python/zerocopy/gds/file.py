@@ -198,6 +198,14 @@ def deregister_buffer(storage: torch.UntypedStorage) -> None:
     ------
     zerocopy.UnsupportedError
         It is not registered.
+
+    Examples
+    --------
+    >>> import torch, zerocopy
+    >>> if torch.cuda.is_available():
+    ...     storage = torch.UntypedStorage(1 << 20, device="cuda")
+    ...     zerocopy.gds.register_buffer(storage)
+    ...     zerocopy.gds.deregister_buffer(storage)
     """
     native = _untyped(storage)
     if not cufile.refusal():

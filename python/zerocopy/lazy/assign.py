@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from zerocopy._torch import context, modules
-from zerocopy._typing import File
+from zerocopy._typing import File, MapLocation
 from zerocopy.display import listed
 from zerocopy.lazy.handover import Handover
 from zerocopy.lazy.placeholder import materialized
@@ -85,8 +85,8 @@ def load_model(
     *,
     strict: bool = True,
     assign: bool = True,
-    device: Any = None,
-    map_location: Any = None,
+    device: MapLocation = None,
+    map_location: MapLocation = None,
     keep_dtype: bool = True,
     **load_args: Any,
 ) -> modules.IncompatibleKeys:

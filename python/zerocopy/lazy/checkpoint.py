@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import torch
 
 from zerocopy import display, notebook
+from zerocopy._typing import Device
 from zerocopy.errors import ClosedError
 from zerocopy.lazy.layer import Layer
 from zerocopy.lazy.name_hints import no_such_name
@@ -26,9 +27,9 @@ class Checkpoint(Mapping[str, torch.Tensor]):
 
     Names join the keys of dicts and the places in lists and tuples by dots (``model.layers.0.weight``). If two names
     are equal, the later one gets ``~2`` appended. A tensor that is the whole file has the name ``""``. Tensors inside
-    objects are named by attribute; those of a module as its ``state_dict()`` names them.
-    ``checkpoint[name]`` is a ``NotYetLoadedTensor``, which reads the file when it is used; while it lives, the same
-    name gives the same object. Any thread may use a checkpoint. ``zerocopy.open`` and ``zerocopy.overlay`` make them.
+    objects are named by attribute, those of a module as in its ``state_dict()``. ``checkpoint[name]`` is a
+    ``NotYetLoadedTensor``, which reads the file when it is used; while it lives, the same name gives the same object.
+    Any thread may use a checkpoint. ``zerocopy.open`` and ``zerocopy.overlay`` make them.
 
     Examples
     --------
@@ -46,7 +47,6 @@ class Checkpoint(Mapping[str, torch.Tensor]):
     {'step': 7}
     >>> checkpoint.plan({"weight": slice(0, 1)}).nbytes
     12
-    >>> checkpoint.close()
     """
 
     def __init__(self, layers: Sequence[Layer], opened: Sequence[Layer], path: str | None = None) -> None:
@@ -135,7 +135,11 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         return self.layer_of(name).slice(name)
 
     def read(
-        self, parts: Mapping[str, Any], *, device: Any = None, into: Mapping[str, torch.Tensor] | None = None
+        self,
+        parts: Mapping[str, Any],
+        *,
+        device: Device = None,
+        into: Mapping[str, torch.Tensor] | None = None,
     ) -> dict[str, torch.Tensor]:
         """Read parts of many tensors at once: planned beforehand, many requests in flight, straight into tensors.
 
@@ -276,8 +280,7 @@ class Checkpoint(Mapping[str, torch.Tensor]):
     def close(self) -> None:
         """Close the file. A ``with`` block does it at its end.
 
-        All other methods, and lazy tensors that were not loaded, then raise ``ClosedError``. Tensors that were read
-        stay as they are. A second call changes nothing.
+        Other methods, and lazy tensors that were not loaded, then raise ``ClosedError``. Tensors that were read stay.
         """
         self._closed = True
         for layer in self._opened:

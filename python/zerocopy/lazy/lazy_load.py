@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from zerocopy._torch import context
-from zerocopy._typing import Backend, File, Mode, Unknown
+from zerocopy._typing import Backend, Device, File, Mode, Unknown
 from zerocopy.errors import Error
 from zerocopy.lazy import file as lazy_file
 from zerocopy.lazy.opening import open_shards
@@ -26,7 +26,7 @@ def lazy_load(
     path: File,
     *,
     dtype: torch.dtype | None = None,
-    device: Any = None,
+    device: Device = None,
     keys: Iterable[str] | None = None,
     prefix: str | None = None,
     predicate: Predicate | None = None,

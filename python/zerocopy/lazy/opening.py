@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from zerocopy._typing import Backend, File, Mode, Unknown
+from zerocopy._typing import Backend, Device, File, Mode, Unknown
 from zerocopy.lazy import file as lazy_file
 from zerocopy.lazy.checkpoint import Checkpoint
 from zerocopy.lazy.layer import FileLayer, Layer
@@ -26,7 +25,7 @@ def open(
     backend: Backend = "auto",
     weights_only: bool | None = True,
     dtype: torch.dtype | None = None,
-    device: Any = None,
+    device: Device = None,
     keys: Iterable[str] | None = None,
     prefix: str | None = None,
     predicate: Predicate | None = None,

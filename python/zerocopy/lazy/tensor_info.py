@@ -40,6 +40,16 @@ class TensorInfo(NamedTuple):
         Whether it takes part in autograd.
     tied : tuple of str
         Other tensors over the same storage, the first 100: thousands may be views of one.
+
+    Examples
+    --------
+    >>> import tempfile, torch, zerocopy
+    >>> with tempfile.NamedTemporaryFile(suffix=".pt") as file:
+    ...     torch.save({"weight": torch.ones(2, 3)}, file.name)
+    ...     with zerocopy.open(file.name) as checkpoint:
+    ...         info = checkpoint.info("weight")
+    >>> info.shape, info.dtype, info.stride, info.nbytes
+    (torch.Size([2, 3]), torch.float32, (3, 1), 24)
     """
 
     name: str

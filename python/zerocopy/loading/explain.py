@@ -83,6 +83,15 @@ class Explanation(NamedTuple):
         In the order of first use.
     note : str
         A further remark, or empty.
+
+    Examples
+    --------
+    >>> import tempfile, torch, zerocopy
+    >>> with tempfile.NamedTemporaryFile(suffix=".pt") as file:
+    ...     torch.save({"weight": torch.ones(4)}, file.name)
+    ...     explanation = zerocopy.explain(file.name)
+    >>> explanation.nbytes("mapped"), [storage.names for storage in explanation.storages]
+    (16, [('weight',)])
     """
 
     name: str

@@ -12,7 +12,7 @@ import torch
 
 from zerocopy import remote
 from zerocopy._native import _C
-from zerocopy._typing import Backend, File, Mode, Unknown
+from zerocopy._typing import Backend, File, MapLocation, Mode, Unknown
 from zerocopy.loading import archives, diagnosis, error_context, inputs
 from zerocopy.loading.device import staging
 from zerocopy.loading.formats import dcp_metadata, shard_index
@@ -29,7 +29,7 @@ TORCHSCRIPT_REFUSED = (
 
 def load(
     f: File,
-    map_location: Any = None,
+    map_location: MapLocation = None,
     pickle_module: Any = None,
     *,
     weights_only: bool | None = True,

@@ -38,6 +38,15 @@ class FileMemory(NamedTuple):
         Those of them that are this process's own, since they were written to (copy-on-write).
     shared : int
         The others: the page cache, which all processes share and the system takes back when it wants memory.
+
+    Examples
+    --------
+    >>> import tempfile, torch, zerocopy
+    >>> file = tempfile.NamedTemporaryFile(suffix=".pt")
+    >>> torch.save({"weight": torch.ones(1 << 20)}, file.name)
+    >>> state = zerocopy.load(file.name)
+    >>> next(found.mapped for found in zerocopy.memory().files if found.path == file.name) >= 1 << 22
+    True
     """
 
     path: str
@@ -60,6 +69,13 @@ class MemoryReport(NamedTuple):
     control_group : ControlGroup or None
         The memory that the process's control group is charged with, for a container the number that counts; None
         where the kernel shows none.
+
+    Examples
+    --------
+    >>> import zerocopy
+    >>> report = zerocopy.memory()
+    >>> report.mapped == sum(found.mapped for found in report.files)
+    True
     """
 
     files: tuple[FileMemory, ...]

@@ -114,7 +114,16 @@ def guarded_saves() -> Iterator[None]:
 
 
 def unpatch() -> None:
-    """Undo :func:`patch`. Blocks under :func:`patched` stay patched until they end."""
+    """Undo :func:`patch`. Blocks under :func:`patched` stay patched until they end.
+
+    Examples
+    --------
+    >>> import zerocopy
+    >>> zerocopy.patch()
+    >>> zerocopy.unpatch()
+    >>> zerocopy.is_patched()
+    False
+    """
     with lock.held():
         _for_good.clear()
         _remove_unwanted()
@@ -167,7 +176,15 @@ def _open_blocks() -> list[_Block]:
 
 
 def is_patched() -> bool:
-    """Return whether ``torch.load`` is zerocopy's for the calling thread."""
+    """Return whether ``torch.load`` is zerocopy's for the calling thread.
+
+    Examples
+    --------
+    >>> import zerocopy
+    >>> with zerocopy.patched(thread_local=True):
+    ...     zerocopy.is_patched()
+    True
+    """
     return _is_wanted(_LOAD)
 
 

@@ -110,6 +110,15 @@ class StoredTensor:
         Where it was.
     requires_grad : bool
         Whether it takes part in autograd.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile, torch, zerocopy
+    >>> with zerocopy.Writer(pathlib.Path(tempfile.mkdtemp()) / "model.pt") as writer:
+    ...     stored = writer.store_early(torch.ones(2, 3))
+    ...     writer.save({"weight": stored})
+    >>> stored.shape, stored.dtype
+    (torch.Size([2, 3]), torch.float32)
     """
 
     def __init__(self, tensor: torch.Tensor) -> None:

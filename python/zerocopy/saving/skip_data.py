@@ -21,6 +21,14 @@ class Extent(NamedTuple):
         Of the first.
     size : int
         How many.
+
+    Examples
+    --------
+    >>> import tempfile, torch, zerocopy
+    >>> with tempfile.NamedTemporaryFile(suffix=".pt") as file:
+    ...     torch.save({"weight": torch.ones(4)}, file.name)
+    ...     zerocopy.storage_offsets(file.name)["0"].size
+    16
     """
 
     offset: int

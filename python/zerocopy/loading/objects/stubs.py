@@ -26,6 +26,15 @@ class UnknownGlobal:
     ----------
     module, name : str
         As the file spells them. Bytes that are not UTF-8 appear as ``\x``.
+
+    Examples
+    --------
+    >>> import argparse, io, torch, zerocopy
+    >>> file = io.BytesIO()
+    >>> torch.save(argparse.Namespace(lr=0.1), file)
+    >>> unknown = zerocopy.load(file.getvalue(), unknown="stub").callable
+    >>> unknown.module, unknown.name
+    ('argparse', 'Namespace')
     """
 
     module: str

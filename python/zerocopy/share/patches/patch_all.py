@@ -81,7 +81,13 @@ def patch_all(config: str | os.PathLike[str] | None = None) -> None:
 
 
 def unpatch_all() -> None:
-    """Undo :func:`patch_all`, all of it. A function that somebody has put over a replacement since stays."""
+    """Undo :func:`patch_all`, all of it. A function that somebody has put over a replacement since stays.
+
+    Examples
+    --------
+    >>> import zerocopy.share
+    >>> zerocopy.share.unpatch_all()  # without patch_all before, it changes nothing
+    """
     with interrupts.deferred(), lock.held():
         for act in _wanted.values():
             import_hook.forget(act)
