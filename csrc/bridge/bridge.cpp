@@ -1,5 +1,5 @@
 // Fills the table of table.h with the C++ classes of one release of torch. The same source compiles
-// from 1.13 to 2.14.
+// from 1.13 to 2.15.
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>

@@ -1,6 +1,6 @@
 // The core's list of element types, which needs no torch.
 //
-// Names are those of torch.<name> in 1.13 to 2.14. Code in binding/ adds the types of later
+// Names are those of torch.<name> in 1.13 to 2.15. Code in binding/ adds the types of later
 // releases, and knows which types the running release has.
 #pragma once
 
