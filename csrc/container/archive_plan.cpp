@@ -18,7 +18,7 @@ constexpr std::uint64_t kLocalHeader = 30;
 constexpr std::uint64_t kField = 4;  // the header of an extra field
 constexpr std::uint64_t kCentralChecksum = 16;
 constexpr std::uint64_t kDescriptorChecksum = 4;
-// Beside the widest field of sizes.
+// The room that is left beside the widest field of sizes.
 constexpr std::uint64_t kMaxPadding = kAllOnes16 - kField - std::uint64_t{3} * 8;
 constexpr std::uint16_t kHasDescriptor = 0x8;
 constexpr std::uint16_t kUtf8 = 0x800;
@@ -57,8 +57,8 @@ std::uint32_t narrow32(std::uint64_t value) {
 
 bool is_wide(std::uint64_t size, std::uint64_t at) { return size >= kAllOnes32 || at >= kAllOnes32; }
 
-// Returns the extra field of what 32 bits cannot hold; torch's writer has the offset in the local
-// header too.
+// Returns the extra field with the numbers that 32 bits cannot hold. Like torch's writer, the local
+// header has the offset in it too.
 std::string wide_field(std::uint64_t size, std::uint64_t at) {
   std::string values;
   if (size >= kAllOnes32) Packer(values) << size << size;
@@ -155,7 +155,7 @@ Entry& ArchivePlan::begin_record(std::string_view name, std::uint64_t size, std:
   return entry;
 }
 
-// Makes the room that an extra field cannot fill: by records of zeros, which no pickle speaks of.
+// Fills the room that an extra field cannot: with records of zeros, which no pickle refers to.
 void ArchivePlan::pad(const std::string& name, std::uint64_t size, std::uint64_t alignment) {
   while (padding_of(name, size, position_, alignment) > kMaxPadding) {
     const std::string filler = std::string(kRoot) + ".padding/" + std::to_string(entries_.size());

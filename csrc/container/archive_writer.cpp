@@ -174,8 +174,8 @@ void ArchiveWriter::complete(const Step& step) noexcept {
   put(step.place, crc_);
 }
 
-// Writes the digits that tell one content from another, the same for the same, and the checksums of
-// all records in the directory. torch logs the digits.
+// Writes the archive's identifier, which torch logs, and the checksums of all records in the
+// directory. Equal contents have equal identifiers.
 void ArchiveWriter::identify(const Step& step) noexcept {
   Sha256 hash;
   std::array<char, 20> digits{};  // fits any number

@@ -24,7 +24,7 @@ class ArchiveWriter {
   // Returns whether all that is planned was written.
   bool is_done() const noexcept { return step_ == plan_.steps_.size(); }
 
-  // Says where the bytes are that run() has stopped at.
+  // Tells where the bytes are for which run() has stopped.
   void provide(std::uint64_t address) noexcept { plan_.steps_[step_].begin = address; }
   void provide(int source, std::uint64_t offset, std::optional<std::uint32_t> known) noexcept;
   bool wants_memory() const noexcept;

@@ -1,5 +1,5 @@
-// Compares paths with what was known of them. All paths are given at once, so that a check of a
-// kept result costs one system call a path.
+// Compares the state of paths with a recorded state. All paths are given at once, so that a check
+// of a kept result costs one system call a path.
 #pragma once
 
 #include <sys/types.h>

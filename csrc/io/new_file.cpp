@@ -101,7 +101,7 @@ NewFile::NewFile(std::string target, NewFileOptions options)
   } else if (S_ISDIR(old.st_mode)) {
     throw FileError(EISDIR, like_);
   } else if (::faccessat(AT_FDCWD, like_.c_str(), W_OK, AT_EACCESS) != 0) {
-    // The folder alone decides about names. Yet who forbids to write to a file does not want it
+    // The folder alone decides about names. Yet a user who makes a file read-only does not want it
     // replaced either.
     throw FileError(EACCES, like_);
   }
@@ -279,7 +279,7 @@ int NewFile::take_after_present() noexcept {
   const bool has_group = fresh.st_gid == old.st_gid;
   if (!has_group) {
     lost_ |= kLostGroup;
-    // The new group, and everybody, may do what both the old group and everybody could.
+    // The new group, and everybody, get the permissions that both the old group and everybody had.
     const mode_t both = (mode >> 3U) & mode & 07U;
     mode = (mode & S_IRWXU) | (both << 3U) | both;
   }

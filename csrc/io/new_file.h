@@ -5,7 +5,7 @@
 // O_TMPFILE. There the new file lies beside the target and is locked while it is written. A lock
 // ends with its process, so the next process that writes there can delete an abandoned file.
 //
-// Nobody may read the new file who may not read the old one, at any moment. It is private until its
+// At no moment may a user read the new file who may not read the old one. It is private until its
 // owner, its access control list and its other extended attributes are those of the old one. Where
 // the system refuses to give it the old group or list, those permissions are not given to anybody else.
 #pragma once
@@ -56,7 +56,7 @@ class NewFile final : public Target {
   // Removes a name that take_name() gave, unless another file has it now.
   void drop_name(const char* name) const noexcept;
 
-  // Has take_name() do nothing but abandon the file: a later save has given the target its content.
+  // Makes take_name() only abandon the file: a later save has given the target its content.
   void give_way() noexcept { gives_way_ = true; }
   bool gives_way() const noexcept { return gives_way_; }
 

@@ -29,7 +29,8 @@ class PythonBuffer final : public Owner {
   Py_buffer view_{};
 };
 
-// Returns whether a format of the struct module has Python objects among its items. Between colons are names.
+// Returns whether a format of the struct module has Python objects among its items. Names stand
+// between colons.
 bool has_objects(std::string_view format) {
   bool is_name = false;
   return std::ranges::any_of(format, [&is_name](char code) {

@@ -110,7 +110,7 @@ def spread(numbers: list[int], shown: Callable[[int], str]) -> str:
 
 
 def total(infos: Iterable[Any]) -> int:
-    """Return the bytes of tensors; what is tied counts each time."""
+    """Return the bytes of tensors; tied tensors count each time."""
     return sum(info.nbytes for info in infos)
 
 

@@ -42,9 +42,9 @@ def load(
     _extra_files : dict, optional
         As in ``torch.jit.load``: the names of extra files; their contents, as bytes, become the values.
     mode : {"c", "r", "r+"}, optional
-        As in ``zerocopy.load``. Default for files: "c", copy-on-write. Default for buffers: those that are writable
-        are shared, and what the program writes in place it writes to them; the storages of read-only ones are copied
-        (``mode="r"`` shares these too).
+        As in ``zerocopy.load``. Default for files: "c", copy-on-write. Default for buffers: a writable buffer is
+        shared, so in-place writes reach it; the storages of a read-only buffer are copied (``mode="r"`` shares these
+        too).
 
     Returns
     -------

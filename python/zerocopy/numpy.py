@@ -269,7 +269,7 @@ class _Checkpoint:
         return self._options.finished(-array if tensor.is_negative else array)
 
     def _memory(self, number: int) -> Any:
-        """Return a storage's bytes: of all names over it the same."""
+        """Return a storage's bytes: the same object for all names over it."""
         return self._held.get(number) or self._held.setdefault(number, self._storages.memory(number))
 
 

@@ -1,4 +1,4 @@
-"""Functions of the caller that are told how far an operation is."""
+"""The caller's progress functions, and a counter that calls them."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def before_loading(module: torch.nn.Module, hook: Callable[..., None]) -> Any:
     It runs after existing hooks, which may rename keys, and not for the module's children. Returns a context manager
     that removes it.
     """
-    # Not as the module's own method: scripted modules hide it, and heed such hooks nevertheless.
+    # The method of the base class: scripted modules hide their own, and run such hooks nevertheless.
     register = private("torch.nn.Module._register_load_state_dict_pre_hook")
     return register(module, hook, with_module=True)
 

@@ -16,7 +16,7 @@ class Trouble(Exception):
 
 
 class OpenFile:
-    """A regular file that is read by position. It never blocks, and one that shrinks is an exception."""
+    """A regular file that is read by position. Reads never block, and raise an exception if the file shrinks."""
 
     part: tuple[int, int] | None = None  # offset and size of a part that stands for the whole
     is_far = False  # each read waits for another machine

@@ -52,15 +52,15 @@ _MAX_REASON_LENGTH = 1000
 
 #: Opcodes that no honest checkpoint of tensors has, and why they are worth a look.
 _OF_INTEREST = {
-    "INST": "names and calls a global in one",
+    "INST": "names and calls a global in one step",
     "OBJ": "calls a global",
     "NEWOBJ_EX": "makes an object with keyword arguments",
     "EXT1": "names a global by a number of copyreg's registry",
     "EXT2": "names a global by a number of copyreg's registry",
     "EXT4": "names a global by a number of copyreg's registry",
     "PERSID": "a persistent id of text",
-    "POP": "drops a value: what made it ran",
-    "POP_MARK": "drops values: what made them ran",
+    "POP": "drops a value: the code that made it ran",
+    "POP_MARK": "drops values: the code that made them ran",
     "DUP": "repeats a value; no pickler writes it",
     "NEXT_BUFFER": "takes a buffer from outside of the file",
     "READONLY_BUFFER": "takes a buffer from outside of the file",
@@ -223,7 +223,7 @@ def _as_the_loader(file: OpenFile, container: str) -> tuple[str, list[Name], lis
     if kind in _NEVER_LOADED:
         return kind, [], [_NEVER_LOADED[kind]], 0
     if not all(policy.running().allows(name) for name in foreign):
-        return kind, foreign, [], behind  # nor is it asked what the file does with them
+        return kind, foreign, [], behind  # the uses of these names do not matter then
     return kind, foreign, [Reason("policy", text) for text in _refused_acts(facts)], behind
 
 

@@ -160,7 +160,7 @@ class Sources:
 
     @functools.cached_property
     def objects(self) -> list[str]:
-        """Names of other leaves inside which there are tensors that are wanted."""
+        """Names of objects that contain wanted tensors."""
         ordered = sorted(self.tensors)
 
         def holds_tensors(name: str) -> bool:

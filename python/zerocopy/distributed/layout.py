@@ -96,7 +96,7 @@ class _Pickled:
         self._records: CheckpointPlan | None = None
 
     def begin(self, new: NewFile) -> dict[str, int]:
-        # Ranks write parts of one storage, in any order: nobody has its bytes in a row for a checksum.
+        # Ranks write parts of one storage, in any order: no rank has all of its bytes for a checksum.
         records = self._records = CheckpointPlan(new, self._alignment, checksum=False, regular=False)
         offsets = {
             name: records.hole(str(number), tensor.nbytes)
@@ -120,7 +120,7 @@ class _Pickled:
         with MappedFiles(takes_newer=True) as mapped:
 
             def store(storage: Any, _: Any) -> str:
-                # Of a tensor within a value.
+                # The storage of a tensor within a value.
                 identity = storage.storage.data_ptr(), storage.storage.nbytes()
                 if identity not in keys:
                     keys[identity] = str(len(self._tensors) + len(keys))

@@ -73,7 +73,7 @@ def _unpacked(packed: bytes) -> list[ReadItem]:
 
 
 def _row_of(item: ReadItem) -> _Row:
-    """Return an item as plain tuples: to pickle a ``torch.Size`` calls Python for each."""
+    """Return an item as plain tuples: pickling a ``torch.Size`` calls Python each time."""
     return (
         item.type == LoadItemType.BYTE_IO,
         _index_row(item.dest_index),

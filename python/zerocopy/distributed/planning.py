@@ -39,7 +39,7 @@ class RankReads(NamedTuple):
     nbytes : int
         The bytes of its tensors.
     bytes_read, requests : int
-        Of the requests. More bytes than `nbytes` where small gaps are read along.
+        The bytes and the number of the requests. Small gaps are read too, so there may be more bytes than `nbytes`.
     """
 
     rank: int
@@ -54,7 +54,7 @@ class HostReads(NamedTuple):
     Attributes
     ----------
     host : int
-        Number: so many ranks in a row are on each.
+        Its number. Consecutive ranks are on one host.
     bytes_read, requests : int
         Of all its ranks.
     bytes_once : int

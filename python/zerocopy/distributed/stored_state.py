@@ -166,7 +166,7 @@ class StoredState:
         self._add_aliases()
 
     def _flatten(self, path: str, saved: Any) -> None:
-        """Take the names that ``torch.distributed.checkpoint`` gives to what was pickled."""
+        """Name tensors and values as ``torch.distributed.checkpoint`` names them."""
         if not isinstance(saved, dict):
             raise UnsupportedError(
                 f"{path}: expected a dict, as a state dict is, found a {type(saved).__name__}"

@@ -67,7 +67,7 @@ class Converted:
 
     def __init__(self) -> None:
         self._alive: dict[Any, _Outline] = {}
-        self._most = _FEW  # that may be noted before those that are no longer alive are forgotten
+        self._most = _FEW  # tensors that are noted before dead ones are forgotten
         self._lock = threading.Lock()
 
     def of(self, identity: Any, make: Callable[[], torch.Tensor]) -> torch.Tensor:

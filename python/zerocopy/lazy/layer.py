@@ -249,7 +249,7 @@ class FileLayer:
 
     @cached_property
     def _stubs(self) -> dict[str, None]:
-        """Names of tensors that this release of torch has no safe function for: a stub stands in their place."""
+        """Names of tensors for which this release of torch has no safe function: stubs replace them."""
         if not self._file.has_stubs or self.container == "distributed":
             return {}
         outlines = zip(self._native.names(), self._native.outlines(), strict=True)

@@ -31,7 +31,8 @@ class TensorInfo(NamedTuple):
     nbytes : int
         Of all its elements, also of those that a sparse tensor leaves out.
     offset : int or None
-        Where its first element is in the file; None where no byte of the file is the element (deflated, not dense).
+        Where its first element is in the file; None if the file does not hold the element as it is (deflated, not
+        dense).
     storage : str
         The name of its storage in the file, or empty.
     device : torch.device or None
@@ -72,7 +73,7 @@ class Tied:
         self._most = tuple(names[:_MAX_TIED])
 
     def beside(self, name: str) -> tuple[str, ...]:
-        """Return the first names but this one."""
+        """Return the first names except this one."""
         if len(self._first) > _MAX_TIED and name not in self._first:
             return self._most
         return tuple(other for other in self._first if other != name)

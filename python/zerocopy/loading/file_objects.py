@@ -147,7 +147,7 @@ class PieceReader:
         self._file.require_unchanged()
 
     def _kept(self, offset: int, nbytes: int) -> bytes:
-        """Return as much of the bytes as one kept piece has of their beginning."""
+        """Return the beginning of the bytes, as far as one kept piece has it."""
         with self._lock.held():
             place = bisect.bisect_right(self._starts, offset)
             start = self._starts[place - 1] if place else 0

@@ -47,8 +47,8 @@ class CheckpointPlan:
     checksum : bool
         Whether storages get theirs; other records always do.
     regular : bool
-        Whether storages are added in the order in which the pickle speaks of them, and nothing between: then torch is
-        told that it may work out where they are.
+        Whether storages are added in the pickle's order, with nothing between. Then the file tells torch that it may
+        compute their places.
 
     Attributes
     ----------
@@ -106,7 +106,7 @@ class CheckpointPlan:
             self._later.append((provide, mapped))
 
     def hole(self, key: str, size: int) -> int:
-        """Add room for a storage: zeros, which take none on the disk. Return where the room begins."""
+        """Reserve room for a storage: zeros, which take no space on the disk. Return where the room begins."""
         return self._native.hole(f"data/{key}", size)
 
     def finish(self) -> None:

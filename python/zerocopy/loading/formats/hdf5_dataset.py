@@ -1,7 +1,7 @@
-"""Reads datasets of an HDF5 file that do not lie there as torch has them: chunked, compact, big-endian, never written.
+"""Reads datasets of an HDF5 file that cannot be mapped: chunked, compact, big-endian, never written.
 
-A dataset is opened when it is read: one that stays open takes libhdf5 up to 80 kB. What was never written is not asked
-for either: libhdf5 looks for each chunk of it, of which a small file may claim any number.
+A dataset is opened when it is read: one that stays open takes libhdf5 up to 80 kB. Data that were never written are not
+requested: libhdf5 would look for each chunk, and a small file may claim any number of chunks.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _PIECE = 1 << 22
 _MOST_CHUNKS = 1 << 16  # of one read: libhdf5 takes some 100 bytes for each
 _SMALL = 1 << 16  # bytes: a dataset is never called sparse up to here
 _SPARSE = 50  # chunks of which one is written: from here on it takes less time to read each written one
-# Of a chunk's size: a filter's output doubles while there is more of it, beside the chunk.
+# Memory that a filter takes, in chunks: its output doubles as it grows, beside the chunk itself.
 _FILTER_BUFFERS = 3
-_MOST_FOUND = 1 << 12  # chunks that are found one by one, where libhdf5 begins at the first each time
+_MOST_FOUND = 1 << 12  # chunks that are looked up one by one: libhdf5 starts at the first each time
 
 Slab = tuple[tuple[int, ...], tuple[int, ...]]  # where a part of an array begins, and its shape
 
@@ -84,7 +84,7 @@ class DatasetReader:
     def part(self, offset: int, size: tuple[int, ...], stride: tuple[int, ...]) -> Any:
         """Return the elements of a strided view of it, one after the other; None if only the whole can be read.
 
-        Of chunks, those alone are read that have some.
+        Of a chunked dataset, only the chunks that hold some of these elements are read.
         """
         if not self._shape or self._dtype.subdtype is not None:
             return None
@@ -187,7 +187,7 @@ class DatasetReader:
         return math.prod(-(-size // chunk) for size, chunk in zip(self._shape, self._chunk, strict=True))
 
     def _blocks(self, selection: Selection) -> Iterator[Slab]:
-        """Yield slabs around a selection, made of whole chunks, none of too many."""
+        """Yield slabs around a selection, each of whole chunks, and of a limited number of them."""
         if self._chunk is None:
             yield (0,) * len(self._shape), self._shape
             return

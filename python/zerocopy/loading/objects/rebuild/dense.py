@@ -80,7 +80,7 @@ def rebuild_tensor_v3(
     require(type(offset) is int and are_integers(size) and are_integers(stride), "a tensor's shape")
     flags = metadata or {}
     require(set(flags) <= {"conj", "neg"}, "metadata other than conj and neg")
-    require(all(type(flag) is bool for flag in (requires_grad, *flags.values())), "a flag that is no bool")
+    require(all(type(flag) is bool for flag in (requires_grad, *flags.values())), "a flag that is not a bool")
     conjugate, negative = flags.get("conj", False), flags.get("neg", False)
     require(not conjugate or dtype.is_complex, f"the conjugate of {dtype}")
     untyped = _torch.untyped(storage)
@@ -91,7 +91,7 @@ def rebuild_tensor_v3(
 def rebuild_parameter(data: torch.Tensor, requires_grad: bool, backward_hooks: Any) -> torch.nn.Parameter:
     """Return a parameter."""
     require(not backward_hooks, "backward hooks")
-    require(isinstance(data, torch.Tensor), "a parameter of something that is no tensor")
+    require(isinstance(data, torch.Tensor), "a parameter of something that is not a tensor")
     return torch.nn.Parameter(data, requires_grad)
 
 

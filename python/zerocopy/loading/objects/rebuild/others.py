@@ -52,7 +52,7 @@ def rebuild_from_cpu_tensor(
     """Return a tensor of a device whose data was written as a CPU tensor."""
     within_storage(data)
     kind = torch.device(device).type
-    # For one that it does not have torch would import a module of that name.
+    # For a device that it lacks, torch would import a module of that name.
     here = kind in ("cpu", "meta") or kind in vars(torch) or f"torch_{kind}" in sys.modules
     require(here, f"device {kind!r} is not there")
     return data.to(device=device, dtype=dtype).requires_grad_(requires_grad)
@@ -60,8 +60,10 @@ def rebuild_from_cpu_tensor(
 
 @checked_version_of("torch._utils._rebuild_wrapper_subclass")
 def rebuild_wrapper_subclass(cls: Any, *arguments: Any) -> torch.Tensor:
-    """Return a wrapper subclass, which has a shape and, outside of what the file says, no data."""
-    require(isinstance(cls, type) and issubclass(cls, torch.Tensor), "a wrapper subclass that is no tensor")
+    """Return a wrapper subclass: a tensor with a shape, and with no data but what the file gives it."""
+    require(
+        isinstance(cls, type) and issubclass(cls, torch.Tensor), "a wrapper subclass that is not a tensor"
+    )
     return private("torch._utils._rebuild_wrapper_subclass")(cls, *arguments)
 
 
@@ -70,7 +72,9 @@ def rebuild_from_type_v2(
     function: Function, cls: Any, arguments: tuple[Any, ...], state: Any
 ) -> torch.Tensor:
     """Return an instance of a tensor subclass, or a tensor with Python attributes."""
-    require(isinstance(cls, type) and issubclass(cls, torch.Tensor), "a tensor of a class that is no tensor")
+    require(
+        isinstance(cls, type) and issubclass(cls, torch.Tensor), "a tensor of a class that is not a tensor's"
+    )
     made: torch.Tensor = callee(function)(*arguments)
     if type(made) is not cls:
         made = made.as_subclass(cls)
@@ -82,7 +86,7 @@ def rebuild_from_type_v2(
 
 
 def _new_attributes(made: torch.Tensor, state: Any) -> Any:
-    """Return a state without what the call that made a tensor has set already: of jagged tensors all that they are."""
+    """Return a state without the attributes that the call has set already: all that define a jagged tensor."""
     if not isinstance(state, dict) or made.layout is not getattr(torch, "jagged", None):
         return state
     there = vars(made)
