@@ -20,7 +20,7 @@ _LENGTH = 8
 _MAX_HOLES = 1000
 
 
-class Extent(NamedTuple):
+class MapExtent(NamedTuple):
     """A part of a file.
 
     Attributes
@@ -48,7 +48,7 @@ class FileMap(NamedTuple):
 
     container: str
     size: int
-    extents: list[Extent]
+    extents: list[MapExtent]
 
 
 def map_of(file: OpenFile) -> FileMap:
@@ -68,53 +68,55 @@ def map_of(file: OpenFile) -> FileMap:
     return FileMap(container, file.size, list(_without_gaps(found, file.size, rest)))
 
 
-def _without_gaps(extents: list[Extent], size: int, rest: str) -> Iterator[Extent]:
+def _without_gaps(extents: list[MapExtent], size: int, rest: str) -> Iterator[MapExtent]:
     """Yield extents, and what lies between them."""
     at = 0
     for extent in extents:
         if extent.size == 0:
             continue
         if extent.offset > at:
-            yield Extent(at, extent.offset - at, rest)
+            yield MapExtent(at, extent.offset - at, rest)
         yield extent
         at = extent.offset + extent.size
     if size > at:
-        yield Extent(at, size - at, rest)
+        yield MapExtent(at, size - at, rest)
 
 
-def _of_zip(file: OpenFile, facts: dict[str, Any]) -> Iterator[Extent]:
+def _of_zip(file: OpenFile, facts: dict[str, Any]) -> Iterator[MapExtent]:
     storages = {storage.offset: number for number, storage in enumerate(facts["storages"])}
     holes = _holes(facts)
     directory = 0
     for record in _core.zip_records(file.descriptor, file.path):
         directory = max(directory, record.end)
         if record.fault:
-            yield Extent(record.header, record.end - record.header, "record", record.name, record.fault)
+            yield MapExtent(record.header, record.end - record.header, "record", record.name, record.fault)
             continue
         data = record.offset
         sizes = file.read(record.header + _SIZES, data - record.header - _SIZES)
         extra = sizes[4 + int.from_bytes(sizes[:2], "little") :]
         begin = data - len(extra)
-        yield Extent(record.header, begin - record.header, "header", record.name)
-        yield Extent(begin, len(extra), "padding" if extra[:2] == _PADDING else "header", record.name)
+        yield MapExtent(record.header, begin - record.header, "header", record.name)
+        yield MapExtent(begin, len(extra), "padding" if extra[:2] == _PADDING else "header", record.name)
         number = storages.get(data)
         is_stored = not record.is_deflated
         whole = _of_record(record, number)
         yield from _with_holes(whole, holes.get(number, []) if number is not None and is_stored else [])
         data_end = data + record.stored_size
-        yield Extent(data_end, record.end - data_end, "descriptor", record.name)
-    yield Extent(directory, facts["end"] - directory, "directory")
+        yield MapExtent(data_end, record.end - data_end, "descriptor", record.name)
+    yield MapExtent(directory, facts["end"] - directory, "directory")
 
 
-def _of_record(record: _core.ZipRecord, storage: int | None) -> Extent:
+def _of_record(record: _core.ZipRecord, storage: int | None) -> MapExtent:
     folder = record.name.partition("/")[0]
     if not record.name.startswith(f"{folder}/data/"):
         kind = "pickle" if record.name.endswith(".pkl") else "record"
-        return Extent(record.offset, record.stored_size, kind, record.name)
+        return MapExtent(record.offset, record.stored_size, kind, record.name)
     notes = ["compressed" if record.is_deflated else _misaligned(record.offset)]
     if storage is None:
         notes.append("unreferenced: no tensor uses it")
-    return Extent(record.offset, record.stored_size, "storage", record.name, "; ".join(filter(None, notes)))
+    return MapExtent(
+        record.offset, record.stored_size, "storage", record.name, "; ".join(filter(None, notes))
+    )
 
 
 def _misaligned(offset: int, alignment: int = _ALIGNMENT) -> str:
@@ -122,13 +124,13 @@ def _misaligned(offset: int, alignment: int = _ALIGNMENT) -> str:
     return f"misaligned: {past} past a multiple of {alignment}" if past else ""
 
 
-def _with_holes(extent: Extent, holes: list[tuple[int, int]]) -> Iterator[Extent]:
+def _with_holes(extent: MapExtent, holes: list[tuple[int, int]]) -> Iterator[MapExtent]:
     """Yield an extent in pieces, with the bytes that no tensor shows as holes."""
     at, end = extent.offset, extent.offset + extent.size
     for begin, size in holes:
         if extent.offset + begin > at:
             yield extent._replace(offset=at, size=extent.offset + begin - at)
-        yield Extent(
+        yield MapExtent(
             extent.offset + begin, size, "hole", extent.name, "unreferenced: no tensor shows these bytes"
         )
         at = extent.offset + begin + size
@@ -159,39 +161,39 @@ def _holes(facts: dict[str, Any]) -> dict[int, list[tuple[int, int]]]:
     return holes
 
 
-def _of_safetensors(file: OpenFile, facts: dict[str, Any]) -> Iterator[Extent]:
+def _of_safetensors(file: OpenFile, facts: dict[str, Any]) -> Iterator[MapExtent]:
     (length,) = struct.unpack("<Q", file.read(0, _LENGTH))
     header = file.read(_LENGTH, length)
     text = len(header.rstrip(b" "))
-    yield Extent(0, _LENGTH, "header", "", "the length of the JSON")
-    yield Extent(_LENGTH, text, "header", "", "the JSON")
-    yield Extent(_LENGTH + text, length - text, "padding")
+    yield MapExtent(0, _LENGTH, "header", "", "the length of the JSON")
+    yield MapExtent(_LENGTH, text, "header", "", "the JSON")
+    yield MapExtent(_LENGTH + text, length - text, "padding")
     for tensor in facts["tensors"]:
         yield _of_tensor(tensor)
 
 
-def _of_tensor(tensor: Any) -> Extent:
+def _of_tensor(tensor: Any) -> MapExtent:
     item = tensor.nbytes // math.prod(tensor.shape) if tensor.nbytes else 1
-    return Extent(tensor.offset, tensor.nbytes, "tensor", tensor.name, _misaligned(tensor.offset, item))
+    return MapExtent(tensor.offset, tensor.nbytes, "tensor", tensor.name, _misaligned(tensor.offset, item))
 
 
-def _of_legacy(file: OpenFile, facts: dict[str, Any]) -> Iterator[Extent]:
+def _of_legacy(file: OpenFile, facts: dict[str, Any]) -> Iterator[MapExtent]:
     holes = _holes(facts)
     placed = sorted(enumerate(facts["storages"]), key=lambda item: item[1].offset)
     if placed:
-        yield Extent(0, placed[0][1].offset - _LENGTH, "pickle", "", "five pickles")
+        yield MapExtent(0, placed[0][1].offset - _LENGTH, "pickle", "", "five pickles")
     for number, storage in placed:
-        yield Extent(storage.offset - _LENGTH, _LENGTH, "header", storage.key, "the number of elements")
+        yield MapExtent(storage.offset - _LENGTH, _LENGTH, "header", storage.key, "the number of elements")
         note = _misaligned(storage.offset)
-        whole = Extent(storage.offset, storage.nbytes, "storage", storage.key, note)
+        whole = MapExtent(storage.offset, storage.nbytes, "storage", storage.key, note)
         yield from _with_holes(whole, holes.get(number, []))
 
 
-def _of_hdf5(file: OpenFile, facts: dict[str, Any]) -> Iterator[Extent]:
+def _of_hdf5(file: OpenFile, facts: dict[str, Any]) -> Iterator[MapExtent]:
     for storage in facts["storages"]:
         if not storage.is_deflated and storage.size and storage.offset:
             note = _misaligned(storage.offset)
-            yield Extent(storage.offset, storage.size, "storage", storage.key, note)
+            yield MapExtent(storage.offset, storage.size, "storage", storage.key, note)
 
 
 #: Divides a file of each format; and the kind of all other bytes.

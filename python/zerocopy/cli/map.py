@@ -10,7 +10,7 @@ from typing import Any
 from zerocopy import display
 from zerocopy.catalogue.files import OpenFile
 from zerocopy.cli import output, reading, runner, tables
-from zerocopy.cli.extents import Extent, FileMap, map_of
+from zerocopy.cli.extents import FileMap, MapExtent, map_of
 from zerocopy.cli.output import escaped
 from zerocopy.cli.runner import Trouble
 from zerocopy.process.collector import collector_paused
@@ -72,7 +72,7 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
     return runner.FINE
 
 
-def _line(extent: Extent) -> str:
+def _line(extent: MapExtent) -> str:
     name = escaped(extent.name, _MAX_SHOWN) or "-"
     return f"{extent.offset}\t{extent.size}\t{extent.kind}\t{name}\t{extent.note or '-'}\n"
 

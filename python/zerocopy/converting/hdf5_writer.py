@@ -30,7 +30,7 @@ _SPARE = 1 << 16  # bytes, more than a file of no records has
 _ROOT = "archive"
 
 
-class Record(NamedTuple):
+class Hdf5Record(NamedTuple):
     """An object to write: its name, its size in bytes, and what yields these, a few megabytes at once.
 
     The name is that of a record of a checkpoint's archive, without the root folder.
@@ -44,7 +44,7 @@ class Record(NamedTuple):
 def content_of(parts: PickleWithStorages, target: Path) -> Content:
     """Return the content of a file that holds a pickle and its storages."""
     records = [
-        Record(name, len(content), partial(_pieces_of, content))
+        Hdf5Record(name, len(content), partial(_pieces_of, content))
         for name, content in (
             ("data.pkl", parts.pickle),
             ("version", b"3\n"),
@@ -52,7 +52,7 @@ def content_of(parts: PickleWithStorages, target: Path) -> Content:
         )
     ]
     for number, size in enumerate(parts.sizes):
-        records.append(Record(f"{STORAGES}{number}", size, partial(_pieces_of_storage, parts, number)))
+        records.append(Hdf5Record(f"{STORAGES}{number}", size, partial(_pieces_of_storage, parts, number)))
     return _content(records, target)
 
 
@@ -69,11 +69,11 @@ def copied(file: OpenFile, target: Path) -> Content:
             raise UnsupportedError(
                 f"storage {name!r}: its name is not a number, as the table of offsets needs"
             )
-        records.append(Record(name, record.size, partial(record.content, file)))
+        records.append(Hdf5Record(name, record.size, partial(record.content, file)))
     return _content(records, target)
 
 
-def _content(records: Sequence[Record], target: Path) -> Content:
+def _content(records: Sequence[Hdf5Record], target: Path) -> Content:
     h5py = hdf5.import_h5py(target)
 
     def write(new: NewFile, written: Written) -> None:
@@ -108,7 +108,7 @@ class Hdf5Writer:
     second opens the file anew, with alignment, and writes: once for each batch of records.
     """
 
-    def __init__(self, h5py: Any, path: Path, records: Sequence[Record], name: str) -> None:
+    def __init__(self, h5py: Any, path: Path, records: Sequence[Hdf5Record], name: str) -> None:
         self._h5py, self._path, self._records, self._name = h5py, path, records, name
         self._size = sum(record.size for record in records)
         # A page; for very many small records that of torch's tensors.
@@ -126,7 +126,7 @@ class Hdf5Writer:
             rows += self._write_batch(self._records[begin : begin + _BATCH], written)
         self._write_table(rows)
 
-    def _write_batch(self, records: Sequence[Record], written: Written) -> Iterator[tuple[int, int, int]]:
+    def _write_batch(self, records: Sequence[Hdf5Record], written: Written) -> Iterator[tuple[int, int, int]]:
         """Write records, and yield the rows of the table of offsets."""
         h5 = self._h5py
         target = self._open()

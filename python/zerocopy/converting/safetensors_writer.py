@@ -34,7 +34,7 @@ _MAX_HEADER_LENGTH = 100_000_000
 _RESERVED = "__metadata__"
 
 
-class Described(NamedTuple):
+class HeaderEntry(NamedTuple):
     """A tensor as a header has it; `dtype` is torch's name."""
 
     name: str
@@ -44,22 +44,22 @@ class Described(NamedTuple):
     nbytes: int
 
 
-def described(name: str, dtype: str, shape: tuple[int, ...]) -> Described | None:
+def described(name: str, dtype: str, shape: tuple[int, ...]) -> HeaderEntry | None:
     """Return a tensor's entry for a header; None for a name, dtype or shape that a header cannot have."""
     is_packed = dtype == "float4_e2m1fn_x2"  # two numbers an element
     if why_not_a_name(name) or dtype not in DTYPES or (is_packed and not shape):
         return None
     nbytes = math.prod(shape) * _core.itemsize(dtype)
     sizes = (*shape[:-1], 2 * shape[-1]) if is_packed else tuple(shape)
-    return Described(name, dtype, DTYPES[dtype], sizes, nbytes)
+    return HeaderEntry(name, dtype, DTYPES[dtype], sizes, nbytes)
 
 
-def in_file_order(tensors: Iterable[Described]) -> list[Described]:
+def in_file_order(tensors: Iterable[HeaderEntry]) -> list[HeaderEntry]:
     """Return tensors in the order of the format's own writer."""
     return sorted(tensors, key=lambda tensor: (-_RANKS[tensor.format], tensor.name.encode()))
 
 
-def header(tensors: list[Described], metadata: Mapping[str, str]) -> bytes:
+def header(tensors: list[HeaderEntry], metadata: Mapping[str, str]) -> bytes:
     """Return the first bytes of a file, behind which the tensors follow in that order."""
     header: dict[str, object] = {_RESERVED: dict(metadata)} if metadata else {}
     at = 0
@@ -98,7 +98,7 @@ class SafetensorsPlan:
 
     Attributes
     ----------
-    tensors : list of Described
+    tensors : list of HeaderEntry
         Each once, in the order of the sources.
 
     Raises
@@ -132,7 +132,7 @@ class SafetensorsPlan:
             self._ties = tied_names(sources, always)
         names = [name for name in sources.tensors if name not in self._ties]
         overlaps = set() if kept is None else set(overlapping(sources, names))
-        self.tensors: list[Described] = []
+        self.tensors: list[HeaderEntry] = []
         refused = []
         for name in names:
             wanted, entry, why = self._described(name, dtype)
@@ -151,7 +151,7 @@ class SafetensorsPlan:
                 f"{sources.name}: .safetensors cannot hold {len(refused)} of its tensors: {listed(refused)}"
             )
 
-    def _described(self, name: str, dtype: torch.dtype | None) -> tuple[str, Described | None, str]:
+    def _described(self, name: str, dtype: torch.dtype | None) -> tuple[str, HeaderEntry | None, str]:
         """Return a tensor's dtype, and its entry in the header, or the reason why it cannot have one."""
         tensor = self._sources.tensors[name]
         stored, shape, _ = tensor.outline()
@@ -184,7 +184,7 @@ class SafetensorsPlan:
         return contents
 
     def _write(
-        self, tensors: list[Described], metadata: Mapping[str, str], new: NewFile, written: Written
+        self, tensors: list[HeaderEntry], metadata: Mapping[str, str], new: NewFile, written: Written
     ) -> None:
         sink, heap = FileSink(new), Heap()
         sink.write(memoryview(header(tensors, metadata)))
@@ -193,7 +193,7 @@ class SafetensorsPlan:
                 self._write_tensor(sink, tensor, written)
             heap.used(tensor.nbytes)
 
-    def _write_tensor(self, sink: FileSink, tensor: Described, written: Written) -> None:
+    def _write_tensor(self, sink: FileSink, tensor: HeaderEntry, written: Written) -> None:
         extent = self._sources.extent_of(tensor.name, tensor.dtype)
         source = self._sources.tensors[tensor.name]
         if extent is None:

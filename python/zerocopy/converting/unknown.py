@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from zerocopy.lazy.placeholder import NotYetLoadedTensor
-from zerocopy.lazy.placeholder_builder import Call
+from zerocopy.lazy.placeholder_builder import TensorRecipe
 from zerocopy.loading.objects.stubs import is_unknown
 from zerocopy.saving.pickler import PROTOCOL
 
@@ -118,7 +118,7 @@ def _parts_of(value: Any) -> list[Any]:
     if not isinstance(value, NotYetLoadedTensor):
         return [vars(value)] if isinstance(value, (torch.Tensor, OrderedDict)) else []
     recipe = value._recipe[1]
-    if not isinstance(recipe, Call):
+    if not isinstance(recipe, TensorRecipe):
         return []
     parts = [*recipe.attributes, *recipe.arguments]
     parts += [item for part in parts if isinstance(part, tuple) for item in part]

@@ -12,7 +12,7 @@ from zerocopy.lazy.reading.extents import contiguous_strides
 from zerocopy.lazy.reading.segments import merged_dims
 
 
-class Extent(NamedTuple):
+class WriteExtent(NamedTuple):
     """A part of a tensor in a new file.
 
     Attributes

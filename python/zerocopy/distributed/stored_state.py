@@ -23,7 +23,7 @@ from zerocopy.lazy.reading.source import CheckpointSource
 Path = tuple[str | int, ...]
 
 
-class Described(NamedTuple):
+class TensorMetadata(NamedTuple):
     """Shape and dtype of a tensor, and its name in the checkpoint."""
 
     stored_name: str
@@ -36,7 +36,7 @@ class Table(NamedTuple):
 
     Attributes
     ----------
-    tensors : dict of str to Described
+    tensors : dict of str to TensorMetadata
         By the names that a state dict has.
     extents : dict of str to TensorExtents or None
         By stored name; None of what requests cannot read.
@@ -48,7 +48,7 @@ class Table(NamedTuple):
         Of the files.
     """
 
-    tensors: dict[str, Described]
+    tensors: dict[str, TensorMetadata]
     extents: dict[str, TensorExtents | None]
     values: dict[str, bytes]
     paths: dict[str, Path]
@@ -71,7 +71,7 @@ class StoredState:
     def __init__(self, path: Any, aliases: Mapping[str, str], table: Table | None = None) -> None:
         self._path, self._aliases, self._table = path, aliases, table
         self._opened = ExitStack()
-        self.tensors: dict[str, Described] = {}
+        self.tensors: dict[str, TensorMetadata] = {}
         self.paths: dict[str, Path] = {}
         self._values: dict[str, Any] = {}
         if table is None:
@@ -151,7 +151,7 @@ class StoredState:
         checkpoint = self._checkpoint
         for layer in checkpoint.layers:
             for name, shape, dtype in layer.shapes():
-                self.tensors[name] = Described(name, shape, dtype)
+                self.tensors[name] = TensorMetadata(name, shape, dtype)
         only = checkpoint.layers[0] if len(checkpoint.layers) == 1 else None
         only = only if isinstance(only, FileLayer) else None
         if only is not None and only.container == "distributed":

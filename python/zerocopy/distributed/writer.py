@@ -17,7 +17,7 @@ from torch.futures import Future
 
 from zerocopy.converting import shard_plan
 from zerocopy.display import shown
-from zerocopy.distributed.extent import Extent
+from zerocopy.distributed.extent import WriteExtent
 from zerocopy.distributed.layout import SUFFIXES, NewTensor
 from zerocopy.distributed.new_files import NewCheckpoint, new_checkpoint
 from zerocopy.errors import UnsupportedError
@@ -28,7 +28,7 @@ class _WriteTargets(NamedTuple):
     """The new files, and the extent of each item of a rank. The extent is None for items that are not tensors."""
 
     paths: list[str]
-    extents: list[Extent | None]
+    extents: list[WriteExtent | None]
 
 
 class CheckpointWriter(StorageWriter):
@@ -139,7 +139,7 @@ class CheckpointWriter(StorageWriter):
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Write this rank's parts."""
         targets: _WriteTargets = plan.storage_data
-        by_file: dict[int, list[tuple[WriteItem, Extent]]] = {}
+        by_file: dict[int, list[tuple[WriteItem, WriteExtent]]] = {}
         results: list[WriteResult] = []
         for item, extent in zip(plan.items, targets.extents, strict=True):
             if extent is None:
@@ -224,11 +224,11 @@ def _tensors_of(plans: list[SavePlan]) -> dict[str, NewTensor]:
     return found
 
 
-def _extent_of(item: WriteItem, offsets: dict[str, tuple[int, int]]) -> Extent | None:
+def _extent_of(item: WriteItem, offsets: dict[str, tuple[int, int]]) -> WriteExtent | None:
     if item.type == WriteItemType.BYTE_IO or item.tensor_data is None:
         return None
     data = item.tensor_data
-    return Extent(
+    return WriteExtent(
         *offsets[item.index.fqn], tuple(data.size), tuple(data.chunk.offsets), tuple(data.chunk.sizes)
     )
 
@@ -240,7 +240,7 @@ def _result_of(item: WriteItem, planner: SavePlanner) -> WriteResult:
     return WriteResult(item.index, len(content), content)
 
 
-def _write(path: str, writes: list[tuple[WriteItem, Extent]], planner: SavePlanner) -> list[WriteResult]:
+def _write(path: str, writes: list[tuple[WriteItem, WriteExtent]], planner: SavePlanner) -> list[WriteResult]:
     """Write this rank's parts of one file."""
     results = []
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)

@@ -19,7 +19,7 @@ from zerocopy.display import listed
 from zerocopy.errors import UnsupportedError
 from zerocopy.lazy.conversion import Converted, converted
 from zerocopy.lazy.options import LazyOptions
-from zerocopy.lazy.placeholder_builder import Call, Deferred, Read
+from zerocopy.lazy.placeholder_builder import Deferred, Read, TensorRecipe
 from zerocopy.loading import archives, diagnosis, error_context, inputs, loader
 from zerocopy.loading.device import staging
 from zerocopy.loading.formats import dcp_metadata
@@ -85,7 +85,7 @@ class LazyFile:
         """Return `read_objects`, or `objects`, that call `charge` before they make a tensor."""
         return self._with_stubs((self._reader if read else Deferred)(self, charge))
 
-    def load(self, recipe: int | Call, *, as_saved: bool = False) -> torch.Tensor:
+    def load(self, recipe: int | TensorRecipe, *, as_saved: bool = False) -> torch.Tensor:
         """Return the real tensor of a recipe: a number of the native side, or a call.
 
         It is the same whatever is active where a placeholder is first used. `as_saved`: it is not converted.
@@ -93,11 +93,11 @@ class LazyFile:
         with error_context.naming(self.name), context.advising_device():
             return context.ordinarily(self._as_saved if as_saved else self._as_wanted, recipe)
 
-    def _as_wanted(self, recipe: int | Call) -> torch.Tensor:
-        return self.as_wanted(self._as_saved(recipe), None if isinstance(recipe, Call) else recipe)
+    def _as_wanted(self, recipe: int | TensorRecipe) -> torch.Tensor:
+        return self.as_wanted(self._as_saved(recipe), None if isinstance(recipe, TensorRecipe) else recipe)
 
-    def _as_saved(self, recipe: int | Call) -> torch.Tensor:
-        if isinstance(recipe, Call):
+    def _as_saved(self, recipe: int | TensorRecipe) -> torch.Tensor:
+        if isinstance(recipe, TensorRecipe):
             self.native.require_there()
             return recipe.made()
         made: torch.Tensor = self.native.tensor_at(recipe)

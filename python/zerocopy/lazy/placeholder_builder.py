@@ -28,8 +28,8 @@ from zerocopy.process.fork_safe import ForkSafeLock
 Shape = Sequence[int]
 
 
-class Call:
-    """A recipe: the call that makes a tensor, and the attributes that the file gives it."""
+class TensorRecipe:
+    """The call that makes a tensor, and the attributes that the file gives it."""
 
     def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         self.function, self.arguments = function, arguments
@@ -58,7 +58,7 @@ class Call:
         return tensor
 
 
-class Described(NamedTuple):
+class RebuildFacts(NamedTuple):
     """The facts about a tensor in the arguments of its rebuild function."""
 
     size: Shape
@@ -96,19 +96,19 @@ class Deferred:
     ) -> Any:
         """Return the placeholder of a dense tensor that will not be as it lies in the file."""
         self._charged()
-        return self._made(index, Described(size, dtype, requires_grad, stride, offset), location)
+        return self._made(index, RebuildFacts(size, dtype, requires_grad, stride, offset), location)
 
     def parameter(self, data: Any, requires_grad: bool) -> Any:
         """Return the placeholder of a parameter."""
         if not isinstance(data, NotYetLoadedTensor):
             return builder.parameter(data, requires_grad)
-        return self._parameter(Call(builder.parameter, (data, requires_grad)), data, requires_grad)
+        return self._parameter(TensorRecipe(builder.parameter, (data, requires_grad)), data, requires_grad)
 
-    def _parameter(self, recipe: Call, data: NotYetLoadedTensor, requires_grad: bool) -> Any:
+    def _parameter(self, recipe: TensorRecipe, data: NotYetLoadedTensor, requires_grad: bool) -> Any:
         is_dense = data._is_dense
         with _torch.without_torch_function():  # the placeholder itself knows them
             geometry = (data.stride(), data.storage_offset()) if is_dense else ()
-            described = Described(data.shape, data.dtype, requires_grad, *geometry)
+            described = RebuildFacts(data.shape, data.dtype, requires_grad, *geometry)
             location = str(data.device)
         made = self._made(recipe, described, location)
         set_own(made, "_is_parameter", True)
@@ -127,7 +127,7 @@ class Deferred:
         described = describe(callee, arguments)
         if described is not None:
             self._charged()
-            return self._made(Call(callee, arguments), described, "cpu")
+            return self._made(TensorRecipe(callee, arguments), described, "cpu")
         return self.made_at_once(callee, arguments)
 
     def create(self, cls: Any, arguments: tuple[Any, ...]) -> Any:
@@ -160,12 +160,12 @@ class Deferred:
                 # torch's own function: a state may hold what a file that is not trusted may not set, such as `data`.
                 data, requires_grad = arguments[:2]
                 if isinstance(data, NotYetLoadedTensor):
-                    return self._parameter(Call(function, arguments), data, requires_grad)
+                    return self._parameter(TensorRecipe(function, arguments), data, requires_grad)
                 return self.made_at_once(function, arguments)
             described = describe(checked, given)
             if described is None:
                 return self.made_at_once(function, arguments)
-            return self._made(Call(function, arguments), described, "cpu")
+            return self._made(TensorRecipe(function, arguments), described, "cpu")
 
         rebuilt.checked, rebuilt.rebuilds = checked, function  # type: ignore[attr-defined]
         return rebuilt
@@ -182,7 +182,7 @@ class Deferred:
         made = function(*loaded(arguments))
         return self.source.as_wanted(made) if isinstance(made, torch.Tensor) else made
 
-    def _made(self, recipe: Any, described: Described, location: str) -> Any:
+    def _made(self, recipe: Any, described: RebuildFacts, location: str) -> Any:
         size, dtype, requires_grad, stride, offset = described
         dtype, device = self.source.options.converted(dtype, location)
         if stride is not None and dtype != described.dtype and device.type != "meta":
@@ -238,7 +238,7 @@ def plain_state(state: Any) -> Any:
 # --------------------------------------------------------------------------------- rebuild functions
 
 
-def describe(function: Any, arguments: tuple[Any, ...]) -> Described | None:
+def describe(function: Any, arguments: tuple[Any, ...]) -> RebuildFacts | None:
     """Return the facts about a rebuild function's tensor that its arguments tell; None if only the tensor itself does.
 
     Missing or contradictory arguments are not checked here: the function raises when it is called.
@@ -265,34 +265,34 @@ def describe(function: Any, arguments: tuple[Any, ...]) -> Described | None:
 
 def _dense(
     storage: Any, offset: Any, size: Any, stride: Any, requires_grad: Any = False, *_: Any
-) -> Described:
-    return Described(size, storage.dtype, requires_grad, stride, offset)
+) -> RebuildFacts:
+    return RebuildFacts(size, storage.dtype, requires_grad, stride, offset)
 
 
 def _dense_v3(
     storage: Any, offset: Any, size: Any, stride: Any, requires_grad: Any, hooks: Any, dtype: Any, *_: Any
-) -> Described:
-    return Described(size, dtype, requires_grad, stride, offset)
+) -> RebuildFacts:
+    return RebuildFacts(size, dtype, requires_grad, stride, offset)
 
 
-def _sparse(layout: Any, data: Any) -> Described:
+def _sparse(layout: Any, data: Any) -> RebuildFacts:
     at = 1 if layout is torch.sparse_coo else 2
-    return Described(data[at + 1], data[at].dtype, data[at].requires_grad)
+    return RebuildFacts(data[at + 1], data[at].dtype, data[at].requires_grad)
 
 
 def _quantized(
     storage: Any, offset: Any, size: Any, stride: Any, quantizer: Any, requires_grad: Any, *_: Any
-) -> Described:
-    return Described(size, storage.dtype, requires_grad)
+) -> RebuildFacts:
+    return RebuildFacts(size, storage.dtype, requires_grad)
 
 
-def _of_a_type(function: Any, cls: Any, arguments: Any, state: Any) -> Described | None:
+def _of_a_type(function: Any, cls: Any, arguments: Any, state: Any) -> RebuildFacts | None:
     inner = describe(function, arguments)
     return inner and inner._replace(stride=None)
 
 
 _TORCHS = frozenset(rebuild.SAFE.values())
-_DESCRIBED: dict[Any, Callable[..., Described | None]] = {
+_DESCRIBED: dict[Any, Callable[..., RebuildFacts | None]] = {
     rebuild.SAFE["torch._utils._rebuild_tensor"]: _dense,
     rebuild.SAFE["torch._utils._rebuild_tensor_v2"]: _dense,
     rebuild.SAFE["torch._utils._rebuild_tensor_v3"]: _dense_v3,

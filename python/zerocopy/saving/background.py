@@ -47,7 +47,7 @@ def begin(
             job.run()
         job.has_snapshot.wait()
     except BaseException:  # of a signal handler: there may be no snapshot yet
-        job.is_given_up = saving._is_told = True
+        job.is_given_up = saving._is_reported = True
         raise
     return saving
 

@@ -40,7 +40,7 @@ class Saving:
         self._path, self._total, self._callback = path, total, progress
         self._ended, self._process = threading.Event(), os.getpid()
         self._error: BaseException | None = None
-        self._is_told = False  # somebody has the error
+        self._is_reported = False  # somebody has the error
         self._count: Callable[[], int] = int  # of the bytes that were written
         self._last_told, self._told_at = 0, 0.0
 
@@ -91,7 +91,7 @@ class Saving:
         if not self._ended.wait(timeout):
             written, total = self.progress
             raise TimeoutError(f"not saved within {timeout} seconds: {written} of {total} bytes are written")
-        self._is_told = True
+        self._is_reported = True
         if self._error is not None:
             raise self._error
 
@@ -100,8 +100,8 @@ class Saving:
             raise RuntimeError(f"a Saving belongs to the process that began it, {self._process}")
 
     def _log_error(self) -> None:
-        if self._error is not None and not self._is_told and os.getpid() == self._process:
-            self._is_told = True
+        if self._error is not None and not self._is_reported and os.getpid() == self._process:
+            self._is_reported = True
             _log.error("%s was not saved: %r", self._path, self._error)
 
     # ------------------------------------------------------------------ called by the thread that saves

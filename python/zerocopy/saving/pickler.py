@@ -14,7 +14,7 @@ import torch
 
 from zerocopy import _torch
 from zerocopy.lazy.placeholder import NotYetLoadedTensor, real_of
-from zerocopy.lazy.placeholder_builder import Call
+from zerocopy.lazy.placeholder_builder import TensorRecipe
 from zerocopy.lazy.tensor_info import shape_of
 from zerocopy.loading.objects import builder
 
@@ -285,7 +285,7 @@ def _applied(tensor: torch.Tensor) -> torch.Tensor:
 def _dense(placeholder: NotYetLoadedTensor) -> tuple[Any, int | None]:
     """Return the source of a dense tensor, or of a parameter's, and its number there; None of any other."""
     source, recipe = placeholder._recipe
-    if isinstance(recipe, Call) and recipe.function is builder.parameter:
+    if isinstance(recipe, TensorRecipe) and recipe.function is builder.parameter:
         return _dense(recipe.arguments[0])
     return source, recipe if isinstance(recipe, int) else None
 
