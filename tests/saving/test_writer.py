@@ -220,6 +220,30 @@ def test_one_tensor_in_memory(tmp_path: Path, forked: Child) -> None:
     assert [layer[-1] for layer in zerocopy.load(tmp_path / "model.pt")["layers"]] == list(range(8))
 
 
+@pytest.mark.slow("it writes 240 MB")
+@pytest.mark.plain_memory("it measures memory")
+def test_new_tensor_for_each_layer_takes_the_memory_of_a_few(tmp_path: Path, forked: Child) -> None:
+    # Of a size that malloc keeps when it is freed, after the first one.
+    code = """
+        import sys, torch, zerocopy
+        def private():
+            status = open("/proc/self/status").read()
+            return int(status.split("RssAnon:")[1].split()[0])
+        most = before = private()
+        with zerocopy.Writer(sys.argv[1]) as writer:
+            state = {}
+            for layer in range(24):
+                total = torch.full((2560, 1024), float(layer))
+                state[f"layer{layer}"] = writer.store_early(total / 3)
+                most = max(most, private())
+            writer.save(state)
+        print((most - before) >> 10)
+    """
+    done = forked(code, tmp_path / "model.pt")
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 80  # megabytes, of 252
+
+
 def test_after_a_tensor_that_was_not_written_whole_nothing_can_be_saved(
     tmp_path: Path, forked: Child
 ) -> None:

@@ -14,6 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from zerocopy import _torch
 from zerocopy._core import crc32
+from zerocopy.process.malloc_trim import Heap
 from zerocopy.saving.archive import CheckpointPlan, checked_alignment
 from zerocopy.saving.atomic_file import path_of_file
 from zerocopy.saving.mapped_files import MappedFiles
@@ -64,6 +65,7 @@ class Writer:
         self._known: dict[Any, _Known] = {}
         self._dtypes: dict[str, torch.dtype] = {}
         self._count = 0
+        self._heap = Heap()
 
     def __enter__(self) -> Self:
         if self._records is not None:
@@ -170,6 +172,7 @@ class Writer:
             self._is_whole = False
             records.storage(key, untyped, mapped)
             self._carry_out(records)
+            self._heap.used(untyped.nbytes())
             crc = None if _torch.skips_data() else records.last_checksum
         else:
             key, crc = known.key, known.crc
