@@ -25,7 +25,8 @@ _TIMED = ("ready", "consume", "cold-consume", "second", "attach")  # "touch" and
 _INTRODUCTION = """# Results
 
 `python -m benchmarks.page` makes this page from the runs in `benchmarks/results`. Do not edit it.
-[benchmarks.md](benchmarks.md) says what the files, columns and rows are, and how it is measured.
+[benchmarks.md](benchmarks.md) says what the columns are, and how it is measured.
+[benchmark-cases.md](reference/benchmark-cases.md) lists the files and rows.
 
 A time is the median of the rounds. A ratio is the median of the rounds' ratios, the peer's time
 over zerocopy's: above 1, zerocopy takes less. `ready` alone says little about a loader that maps,
