@@ -13,6 +13,11 @@ MADE = {ROOT / f"docs/reference/{name}.md" for name in ("attacks", "differences"
 PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")} - MADE)
 MAX_WIDTH = 100
 MAX_README_LINES = 110
+MAX_WORDS, MAX_WORDS_OF_A_PAGE = 22_000, 2_000
+MAX_LINES_BEFORE_AN_EXAMPLE = 30
+# Pages that a program makes, or that only list names.
+LISTS = {ROOT / f"docs/{name}.md" for name in ("api", "results")}
+GUIDES = sorted({*ROOT.glob("docs/*.md")} - LISTS)
 
 
 @functools.cache
@@ -68,3 +73,24 @@ def test_front_page_has_an_answer_for_each_of_twenty_questions() -> None:
     rows = re.findall(r"^\| (.+?) \| \[([\w.-]+)\]\((\S+)#\S+\) \|$", text(front), flags=re.MULTILINE)
     assert len(rows) >= 20
     assert not [row for row in rows if (front.parent / row[2]).name != row[1]]
+
+
+def test_guides_keep_their_measure() -> None:
+    """Words of prose and examples: a table is looked up, and not read."""
+    words = {
+        page.name: sum(len(line.split()) for line in text(page).splitlines() if not line.startswith("|"))
+        for page in GUIDES
+    }
+    assert not {name: count for name, count in words.items() if count > MAX_WORDS_OF_A_PAGE}
+    assert 10_000 < sum(words.values()) <= MAX_WORDS
+
+
+def test_guide_opens_with_a_question_and_an_example() -> None:
+    front = ROOT / "docs/index.md"
+    without = [
+        page.name
+        for page in GUIDES
+        if not (page == front or text(page).partition("\n")[0].endswith("?"))
+        or not any(line.startswith("```") for line in text(page).splitlines()[:MAX_LINES_BEFORE_AN_EXAMPLE])
+    ]
+    assert not without

@@ -31,6 +31,7 @@ GUIDES = [
     "network-disks",
     "not-faster",
     "patch",
+    "saving",
     "settings",
     "weights-only",
     "workers",
