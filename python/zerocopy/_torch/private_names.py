@@ -84,13 +84,13 @@ def _owner_and_name(path: str) -> tuple[Any, str]:
 
 
 def private_or_none(path: str) -> Any:
-    """Return what a private name of torch stands for now; None if the running release lacks it."""
+    """Return the object that a private name of torch stands for now; None if the running release lacks it."""
     owner, name = _owner_and_name(path)
     return getattr(owner, name, None)
 
 
 def private(path: str) -> Any:
-    """Return what a private name of torch stands for.
+    """Return the object that a private name of torch stands for.
 
     Raises
     ------

@@ -120,7 +120,7 @@ class Contents(NamedTuple):
 
 
 def contents_of(path: str, *, strict: bool = True) -> Contents:
-    """Return what is in a checkpoint.
+    """Return the contents of a checkpoint.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ def _shown(text: str, longest: int = 200) -> str:
 
 
 def facts_of(file: OpenFile) -> dict[str, Any]:
-    """Return what the native core says of an open file.
+    """Return the native core's facts about an open file.
 
     Raises
     ------
@@ -280,7 +280,7 @@ def _of_index(path: str, index: shard_index.Index, strict: bool) -> Contents:
 
 
 def _of_folder(path: str, folder: dcp_metadata.Folder) -> Contents:
-    """Return what is in a folder of torch.distributed.checkpoint."""
+    """Return the contents of a folder of torch.distributed.checkpoint."""
     entries, values = [], []
     for name, found in folder.entries.items():
         if not isinstance(found, dcp_metadata.Chunked):

@@ -34,7 +34,7 @@ class Record(NamedTuple):
     size: int
     crc: int | None
     fault: str = ""
-    foreign: DatasetReader | None = None  # what reads its content, if it does not lie in the file as it is
+    foreign: DatasetReader | None = None  # the reader of its content, if it does not lie in the file as it is
     archive: str = ""  # the name of its archive, in a file of several
 
     @property
@@ -96,7 +96,7 @@ class Record(NamedTuple):
 
 
 def container_of(file: OpenFile) -> str:
-    """Return what a file is: ``zip``, ``legacy``, ``safetensors``, ``hdf5``, ``tar`` or ``pickle``.
+    """Return a file's container: ``zip``, ``legacy``, ``safetensors``, ``hdf5``, ``tar`` or ``pickle``.
 
     Raises
     ------
@@ -165,7 +165,7 @@ def records_of(file: OpenFile, storages: bool = True) -> list[Record]:
 
 
 def listing_of(file: OpenFile) -> Listing:
-    """Return what is in an HDF5 file, as the core lists it, or h5py.
+    """Return the listing of an HDF5 file, by the core or by h5py.
 
     Raises
     ------
@@ -189,7 +189,7 @@ class Dataset(NamedTuple):
 
     record: Record
     of_bytes: bool  # in a row
-    refusal: str  # why nobody reads it
+    refusal: str  # why it cannot be read
 
 
 def datasets_of(listing: Listing) -> Iterator[Dataset]:

@@ -194,7 +194,7 @@ def _measure(load: Callable[[], Any]) -> dict[str, Any]:
         loaded = load()
         ready = time.perf_counter() - start
         _consume(loaded)
-    except Exception as error:  # of whatever type a loader raises
+    except Exception as error:  # a loader may raise any type
         line = str(error).strip().partition("\n")[0]
         return {"error": f"{type(error).__name__}: {line}"[:_MAX_ERROR]}
     return {"ready": ready, "consumed": time.perf_counter() - start, "private": max(_private() - before, 0)}

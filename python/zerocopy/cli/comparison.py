@@ -56,7 +56,7 @@ def difference(path: str, storages: Extents) -> str:
         warnings.simplefilter("ignore")  # what torch says about its own loading is not the subject
         try:
             theirs = torch.load(path, map_location=_stand_in(path, storages), weights_only=True)
-        except Exception as error:  # of whatever type: torch has no one in particular
+        except Exception as error:  # torch may raise any type
             raise Trouble(f"cannot be compared: torch.load: {escaped(str(error), 1000)}") from None
         return Comparison().difference(ours, theirs)
 
@@ -104,7 +104,7 @@ class Comparison:
         return ""
 
     def _look(self, a: Any, b: Any, where: str) -> str:
-        """Compare two values but not what is inside, which is left for later."""
+        """Compare two values without their contents, which are queued for later."""
         if (found := elements.atom_difference(a, b)) is not None:
             return found
         if isinstance(a, _GLOBALS):
@@ -138,7 +138,7 @@ def _name_of(value: Any) -> str:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what is in a value, each part under a name of its own."""
+    """Yield the parts of a value, each under a name of its own."""
     if isinstance(value, complex):
         yield from ((".real", value.real), (".imag", value.imag))
     elif isinstance(value, (tuple, list)):
@@ -157,7 +157,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _reduced(value: Any) -> list[Any]:
-    """Return what pickle would write of an object."""
+    """Return the parts that pickle would write of an object."""
     registered = copyreg.dispatch_table.get(type(value))
     try:
         reduced = registered(value) if registered else value.__reduce_ex__(2)

@@ -52,7 +52,7 @@ class FileMap(NamedTuple):
 
 
 def map_of(file: OpenFile) -> FileMap:
-    """Return what each byte of a file is.
+    """Return the map of a file: what each byte is.
 
     Raises
     ------

@@ -68,7 +68,7 @@ class Report:
         yield from ()
 
     def as_json(self, verdicts: Sequence[str]) -> dict[str, Any]:
-        """Return what ``--json`` prints."""
+        """Return the report as ``--json`` prints it."""
         return {
             "path": self.path,
             "verdict": [*verdicts, _TROUBLE][self.code],
@@ -123,7 +123,7 @@ def standard_input(path: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def contents(given: str, *, strict: bool = True) -> Iterator[tuple[str, Contents]]:
-    """Yield a path that can be opened, and what is in the checkpoint there, under the path that was given."""
+    """Yield a path that can be opened, and the checkpoint's contents, under the path that was given."""
     with standard_input(given) as path:
         found = contents_of(path, strict=strict)
         if path != given:

@@ -209,7 +209,7 @@ _NEVER_LOADED = {
 
 
 def _as_the_loader(file: OpenFile, container: str) -> tuple[str, list[Name], list[Reason], int]:
-    """Return what the file is, its globals, other reasons to refuse it, and how many bytes nothing reads."""
+    """Return the container, the globals, other reasons to refuse the file, and how many bytes nothing reads."""
     if container in _NEVER_LOADED:
         return container, [], [_NEVER_LOADED[container]], 0
     try:

@@ -161,7 +161,7 @@ class _Tally:
         self._first: tuple[int, str, str] | None = None
 
     def add(self, start: int, a: torch.Tensor, b: torch.Tensor) -> bool:
-        """Compare two blocks, of which the first element has a number. Return whether enough is known."""
+        """Compare two blocks, by the number of their first element. Return whether enough is known."""
         a, b = a.reshape(-1), b.reshape(-1)
         if not self._has_numbers:
             a, b = (each.contiguous().view(_BITS[_torch.element_size(each.dtype)]) for each in (a, b))
@@ -197,7 +197,7 @@ class _Tally:
         return different.view(-1, pieces).any(1)
 
     def difference(self) -> ValueDifference | None:
-        """Return what was found."""
+        """Return the difference that was counted."""
         if self._first is None:
             return None
         number, a, b = self._first

@@ -67,7 +67,7 @@ def svg(root: Node) -> str:
 
 
 def _shapes(node: Node, box: Box) -> Iterator[str]:
-    """Yield what is inside a node's box, level by level."""
+    """Yield the shapes inside a node's box, level by level."""
     children = [_narrowed(child) for child in node.below.values() if child.nbytes]
     children.sort(key=lambda child: -child.nbytes)
     if box.width * box.height < _MIN_CHILD_AREA * len(children):

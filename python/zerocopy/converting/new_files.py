@@ -18,7 +18,7 @@ _logger = logging.getLogger("zerocopy")
 
 
 class Content(NamedTuple):
-    """The content of a file: the bytes that progress is told of, and a function that writes it."""
+    """The content of a file: its bytes, for `progress`, and a function that writes it."""
 
     total: int
     write: Callable[[NewFile, Written], object]
@@ -86,7 +86,7 @@ class NewShards:
         for new in self.files:
             new.close()
         if self._is_new_folder:
-            with contextlib.suppress(OSError):  # somebody else has put something there
+            with contextlib.suppress(OSError):  # another program has put a file there
                 self._layout.folder.rmdir()
 
 

@@ -67,7 +67,7 @@ class PickledPlan:
         return [Content(each.total, partial(_write, each)) for each in parts]
 
     def left_out(self) -> dict[str, list[str]]:
-        """Return what the files do not hold, by kind: shards hold tensors only, and a flat dict no objects of them."""
+        """Return the parts that the files do not hold, by kind: shards hold tensors only, a flat dict no objects."""
         sources = self._sources
         if self._is_sharded:
             return sources.left_out(sources.others)

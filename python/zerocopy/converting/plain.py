@@ -37,7 +37,7 @@ class PlainEntry(NamedTuple):
 
 
 class PlainLayer:
-    """An open file, of which the core lists the tensors: what ``convert`` asks a ``FileLayer`` without torch.
+    """An open file whose tensors the core lists. It answers for ``convert``, without torch, as a ``FileLayer`` does.
 
     Attributes
     ----------

@@ -168,7 +168,7 @@ class SafetensorsPlan:
         return [([tensor.name], tensor.nbytes) for tensor in self.tensors]
 
     def left_out(self) -> dict[str, list[str]]:
-        """Return what the files do not hold, by kind."""
+        """Return the parts that the files do not hold, by kind."""
         ties = [f"{name} = {kept}" for name, kept in self._ties.items()]
         noted = {"names of tied tensors, noted in the metadata": ties}
         return self._sources.left_out(self._left_out) | noted

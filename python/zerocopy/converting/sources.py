@@ -178,7 +178,7 @@ class Sources:
         return found
 
     def left_out(self, others: Collection[str]) -> dict[str, list[str]]:
-        """Return what a target leaves out, by kind, if it does not hold these other leaves."""
+        """Return the parts that a target leaves out, by kind, if it does not hold these other leaves."""
         of_hdf5 = self._of_hdf5.items()  # of which no target holds all
         return {
             "objects of unknown classes, but for the tensors inside": self.stubs,

@@ -95,7 +95,7 @@ def _share(plans: list[LoadPlan], members: list[int], found: list[Shares | None]
 
 
 def key_of(item: ReadItem) -> Key | None:
-    """Return what items have in common that read the same; None for what is not a tensor."""
+    """Return a key that is equal for items that read the same; None for an item that is not a tensor."""
     if item.type == LoadItemType.BYTE_IO:
         return None
     return item.storage_index.fqn, tuple(item.storage_offsets), tuple(item.lengths)

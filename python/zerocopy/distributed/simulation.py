@@ -71,7 +71,7 @@ class Simulation:
         self._splits = [any(layout.split[dim] is not None for layout in offsets) for dim in range(len(sizes))]
 
     def key(self, place: tuple[int, ...]) -> tuple[int, ...]:
-        """Return what a place in the mesh has in common with the places that read the same."""
+        """Return a key that is equal for places in the mesh that read the same."""
         return tuple(n if used else 0 for n, used in zip(place, self._splits, strict=True))
 
     def reads(self, place: tuple[int, ...]) -> Reads:
@@ -169,7 +169,7 @@ def _divided(begin: torch.Tensor, end: torch.Tensor, first: int, last: int) -> l
 
 
 def _largest_gap(gaps: torch.Tensor, length: torch.Tensor) -> int:
-    """Return what ``read_plan`` allows between two runs of one request."""
+    """Return the gap that ``read_plan`` allows between two runs of one request."""
     large = gaps[gaps > PAGE]
     excess = len(large) + 1 - MANY_REQUESTS
     if len(length) <= MANY_REQUESTS or excess <= 0:

@@ -114,7 +114,7 @@ class StoredState:
         return self._checkpoint.get_slice(self.tensors[name].stored_name)[index]
 
     def table(self) -> Table:
-        """Return what other processes need."""
+        """Return the metadata that other processes need."""
         extents = {described.stored_name: self.extents(name) for name, described in self.tensors.items()}
         files = {chunk.file for found in extents.values() if found for chunk in found.chunks}
         values = {name: self.value(name) for name in self._values}

@@ -46,7 +46,7 @@ def save(state_dict: Any, path: str | os.PathLike[str], *, require: GdsMode | No
 
     Notes
     -----
-    Large storages that come from GPUs have no CRC in the file, as nobody on the host has seen them.
+    Large storages that come from GPUs have no CRC in the file, since their bytes do not pass through the host's memory.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""A file that was read, of which nothing has been built yet."""
+"""A file whose pickle was read, before anything is built."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class Opened(NamedTuple):
 
 
 def open_archive(f: Any, options: LoadOptions) -> Opened:
-    """Open an archive, of which windows are mapped when they are needed."""
+    """Open an archive that is mapped in windows when they are needed."""
     f = remote.opened(f)
     begin, name = inputs.position_of(f), inputs.name_of(f)
     if isinstance(f, (str, os.PathLike)) and os.fspath(f):

@@ -16,7 +16,7 @@ class Geometry(NamedTuple):
     stride: tuple[int, ...]
 
     def at(self, index: Any) -> Geometry:
-        """Return what ``tensor[index]`` shows, by basic indexing. torch itself indexes: a tensor without memory."""
+        """Return the geometry of ``tensor[index]``, for a basic index. torch itself indexes a tensor without memory."""
         view = torch.empty_strided(self.size, self.stride, device="meta")[index]
         inside = view.numel() > 0  # torch lets an empty view begin behind the end of its storage
         return Geometry(self.offset + inside * int(view.storage_offset()), tuple(view.shape), view.stride())

@@ -63,7 +63,7 @@ class FileLayer:
         return self._native.nbytes
 
     def folder(self) -> dcp_metadata.Folder:
-        """Return what the metadata of a DCP folder say; TypeError for another kind of checkpoint."""
+        """Return the contents of a DCP folder's metadata; TypeError for another kind of checkpoint."""
         native: Any = self._native
         if not isinstance(native, dcp_folder.Tensors):
             raise TypeError(f"{self.path} is not a folder of torch.distributed.checkpoint")

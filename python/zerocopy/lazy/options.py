@@ -34,7 +34,7 @@ class LazyOptions:
         return self.dtype is not None or self.device is not None
 
     def converted(self, dtype: torch.dtype, location: str) -> tuple[torch.dtype, torch.device]:
-        """Return what a tensor's dtype and device will be."""
+        """Return the dtype and device that a tensor gets."""
         device = self.device
         if device is None:
             try:

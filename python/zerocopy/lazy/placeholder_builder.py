@@ -173,7 +173,8 @@ class Deferred:
     def made_at_once(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         """Call a function now, and convert what it returns to the dtype and device of the options.
 
-        A tensor is converted by its class, which may be made of tensors that keep their dtypes: a scaled float8, say.
+        A tensor is converted by its class, which may be made of tensors that keep their dtypes, such as a scaled
+        float8.
         """
         if self.source.converts and (given := as_saved(arguments)) is not arguments:
             made = function(*given)

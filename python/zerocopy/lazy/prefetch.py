@@ -106,7 +106,7 @@ class Prefetch:
         return f"<zerocopy.Prefetch: {state}, {self.bytes_done} of {self.bytes_total} bytes>"
 
     def _is_elsewhere(self) -> bool:
-        """Return whether this is a copy in a forked process, which has none of the threads."""
+        """Return whether this is a copy in a forked process, which does not have the threads."""
         return os.getpid() != self._process
 
     def _look(self) -> bool:
@@ -161,9 +161,8 @@ def prefetch(
     Parameters
     ----------
     path_or_obj : str, PathLike, file object, or what ``load`` returned
-        A file, of which an open one is as good as its path; or what ``load`` takes in place of one: an index of
-        shards or a folder, whose files are all read. Or a tensor, a state dict, a module, a ``Checkpoint``, or
-        containers of them: what lies in mapped files of their tensors is read, on pages of those mappings.
+        A file, by its path or open; or an index of shards or a folder, whose files are all read. Or a tensor, a state
+        dict, a module, a ``Checkpoint``, or containers of these: the mapped pages of their tensors are read.
     block : bool
         Return when all is there. Else return at once, if the system allows a thread more.
     progress : callable, optional

@@ -239,12 +239,12 @@ def _storages_of(archive: _C.Archive, held: list[str] | None = None) -> list[Sto
 
 
 def _described(archive: _C.Archive) -> _C.Lazy:
-    """Return the names and descriptions of the tensors in an archive, none of which is built."""
+    """Return the names and descriptions of the tensors in an archive, without building one."""
     return _C.Lazy(archive, stubs.allow, staging.Destination(), "utf-8", stubs.BUILDER, "")
 
 
 def _is_in_rows(archive: _C.Archive) -> bool:
-    """Return False if the one dense tensor of an archive does not lie row by row. Of others the file does not say."""
+    """Return False if the one dense tensor of an archive does not lie row by row. The file does not tell of others."""
     with contextlib.suppress(Error, pickle.UnpicklingError):  # as where names are made
         native = _described(archive)
         if native.names() == [""] and (entry := native.entry(0)).is_dense:

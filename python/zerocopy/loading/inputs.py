@@ -103,7 +103,7 @@ def open_archive(
             name,
         )
     if isinstance(f, remote.RemoteFile):
-        return _open_buffer(f.rest(), "r", name)  # which copies what is not aligned only
+        return _open_buffer(f.rest(), "r", name)  # which copies only misaligned records
     # Private from here on, yet perhaps the file object's own bytes: mode "c" copies what is used.
     return _open_buffer(rest_of(f), "c", name)
 
@@ -256,7 +256,7 @@ def binary_file(f: Any, begin: int | None) -> Iterator[BinaryIO]:
 
 
 def rest_of(f: Any) -> Any:
-    """Return what is left to read in a file object."""
+    """Return the bytes that are left to read in a file object."""
     content = "" if isinstance(f, io.TextIOBase) else _content_of(f)
     if isinstance(content, str):
         raise TypeError(f"{shown(name_of(f))} is open in text mode; open it with 'rb'")

@@ -67,8 +67,8 @@ def load(
         True for ``backend="mmap"``, False for ``backend="pread"``.
     backend : {"auto", "mmap", "pread", "direct"}
         How storages come to memory. "mmap": mapped, read when they are touched. "pread": read into private memory, by
-        several threads; what is not in the page cache does not come there, where the file system lets it be passed by
-        (``O_DIRECT``). "direct": the same, for what is in the page cache too. "auto": mapped, and on a network file
+        several threads; past the page cache (``O_DIRECT``) for bytes that it does not hold, where the file system can.
+        "direct": always past the page cache. "auto": mapped, and on a network file
         system read ahead by many requests at once. Default from ``ZEROCOPY_BACKEND``; ``ZEROCOPY_NUM_THREADS`` bounds
         the threads. The logger ``zerocopy`` says at INFO what "auto" chose.
     mode : {"c", "r", "r+"}

@@ -14,7 +14,7 @@ from zerocopy.process.control_group import ControlGroup, control_group
 
 _HEADS = ("mapped", "resident", "private", "shared", "file")
 
-# Libraries and what else the system maps for every program; of its devices one is a folder of anybody's files.
+# Libraries, and other files that the system maps for every program. /dev/shm is a folder of the user's files.
 _OF_THE_SYSTEM = re.compile("/usr/lib/|/usr/share/locale/|/dev/(?!shm/)|/SYSV")
 
 _SENT = "/dev/shm/torch_"  # names that torch.multiprocessing gives

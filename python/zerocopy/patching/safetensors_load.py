@@ -99,7 +99,7 @@ class SafeOpen:
         return list(self._open())
 
     def metadata(self) -> dict[str, str] | None:
-        """Return what the header has for the file as a whole."""
+        """Return the metadata in the header."""
         return self._open().metadata() or None
 
     def get_tensor(self, name: str) -> torch.Tensor:

@@ -31,7 +31,7 @@ class Call(NamedTuple):
 
 
 def load_for(original: Function) -> Function:
-    """Return what replaces `original`, a release's torch.jit.load."""
+    """Return the replacement of `original`, a release's torch.jit.load."""
     recorded: list[warnings.WarningMessage] | None = None
 
     def load(*args: Any, **kwargs: Any) -> Any:

@@ -51,7 +51,7 @@ class Call(NamedTuple):
 
 
 def load_for(original: Function) -> Function:
-    """Return what replaces `original`, a release's torch.load."""
+    """Return the replacement of `original`, a release's torch.load."""
     parameters = inspect.signature(original).parameters
     default = parameters["weights_only"].default if "weights_only" in parameters else False
     takes_mmap = "mmap" in parameters

@@ -22,7 +22,7 @@ Function = Callable[..., Any]
 
 
 def save_for(original: Function) -> Function:
-    """Return what replaces `original`, a release's torch.save."""
+    """Return the replacement of `original`, a release's torch.save."""
 
     def save(*args: Any, **kwargs: Any) -> Any:
         f = args[1] if len(args) > 1 else kwargs.get("f")

@@ -38,7 +38,7 @@ class FilesystemRanges:
         except (
             ImportError,
             ValueError,
-        ) as error:  # a plugin that is not installed, a scheme that nobody knows
+        ) as error:  # a plugin that is not installed, an unknown scheme
             raise UnsupportedError(f"{url}: {error}") from None
         self._url = url
         self._about = self._ask()

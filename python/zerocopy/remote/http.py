@@ -153,7 +153,7 @@ class HttpRanges:
                 self._idle.append((os.getpid(), key, connection))
 
     def _accept(self, response: http.client.HTTPResponse, begin: int, end: int) -> int:
-        """Compare an answer with the first one. Return how many bytes of it are the range; refuse what is not."""
+        """Compare an answer with the first one. Return how many bytes of it are the range. Raise for a wrong answer."""
         status = response.status
         if status in _TRANSIENT:
             after = response.headers.get("Retry-After", "")

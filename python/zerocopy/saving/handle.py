@@ -40,7 +40,7 @@ class Saving:
         self._path, self._total, self._callback = path, total, progress
         self._ended, self._process = threading.Event(), os.getpid()
         self._error: BaseException | None = None
-        self._is_reported = False  # somebody has the error
+        self._is_reported = False  # the program has got the error
         self._count: Callable[[], int] = int  # of the bytes that were written
         self._last_told, self._told_at = 0, 0.0
 
@@ -145,6 +145,6 @@ def ended(f: Any, total: int) -> Saving:
 
 @atexit.register
 def _log_errors() -> None:
-    """Log the errors that nobody was told. Python has waited for the threads that save before this."""
+    """Log the errors that the program did not get. Python has waited for the threads that save before this."""
     for saving in list(_failed):
         saving._log_error()

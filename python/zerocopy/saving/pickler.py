@@ -206,7 +206,7 @@ class StoredTensorReplacer:
 
 
 def stored_tensor(owner: object, dtype: torch.dtype, shape: torch.Size, key: str) -> StoredTensor:
-    """Return what stands for a contiguous tensor on the CPU whose data are, or will be, in the storage of a key."""
+    """Return a stand-in for a contiguous tensor on the CPU whose data are, or will be, in the storage of a key."""
     one = torch.empty(1, dtype=dtype, device="cpu")
     rebuild, (storage, offset, _, _, *rest) = one.__reduce_ex__(PROTOCOL)
     described = _torch.pickled_storage(storage)

@@ -84,7 +84,7 @@ def box(extents: TensorExtents, begin: tuple[int, ...], size: tuple[int, ...]) -
 
 
 def part_of(extents: TensorExtents, index: Any) -> Part:
-    """Return what a basic index selects of a tensor. IndexError and TypeError are those of torch."""
+    """Return the part of a tensor that a basic index selects. IndexError and TypeError are those of torch."""
     if any(index is whole for whole in _WHOLE) or (index == slice(None) and extents.shape):
         return Part(extents.dtype, extents.shape, list(extents.chunks), ...)
     if len(extents.chunks) == 1:

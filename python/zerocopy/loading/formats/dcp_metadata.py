@@ -94,7 +94,7 @@ def places_of(entry: Chunked | ArchiveExtent) -> list[ArchiveExtent]:
 
 
 def folder_of(f: Any) -> Folder | None:
-    """Return what is in a folder that ``torch.distributed.checkpoint`` wrote; None for anything else.
+    """Return the contents of a folder that ``torch.distributed.checkpoint`` wrote; None for anything else.
 
     Raises
     ------

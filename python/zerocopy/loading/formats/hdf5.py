@@ -1,7 +1,7 @@
-"""HDF5 files, by h5py: what is in them, and where.
+"""Lists HDF5 files by h5py: their datasets, and where these lie.
 
 The core reads plain files by itself (csrc/container/hdf5.h). For all others h5py is asked for every group and dataset,
-and the core is handed the list: where a dataset's bytes lie, or what reads them.
+and the core gets the list: where a dataset's bytes lie, or their reader.
 
 A file says which other files to open, too: external links, external storage, virtual datasets. None is ever followed.
 """
@@ -79,22 +79,22 @@ def import_h5py(target: object = None) -> Any:
 
 
 def listing_of_path(path: bytes) -> list[_C.ListingEntry]:
-    """Return what is in a file, for the core, which opens it next."""
+    """Return the listing of a file, for the core, which opens it next."""
     return _listing(FileImage(os.open(path, os.O_RDONLY | os.O_CLOEXEC), 0, os.fsdecode(path)))
 
 
 def listing_of_descriptor(descriptor: int, start: int, name: str) -> list[_C.ListingEntry]:
-    """Return what is in a file that is open, and begins at `start` of it."""
+    """Return the listing of an open file that begins at `start`."""
     return _listing(FileImage(os.dup(descriptor), start, name))
 
 
 def listing_of_reader(reader: PieceReader, name: str) -> list[_C.ListingEntry]:
-    """Return what is in a file object that is read by position."""
+    """Return the listing of a file object that is read by position."""
     return _listing(ObjectImage(reader, name))
 
 
 def listing_of_buffer(buffer: Any) -> list[_C.ListingEntry]:
-    """Return what is in a file that is in memory."""
+    """Return the listing of a file in memory."""
     with memoryview(buffer) as view, view.cast("B") as flat:
         return _listing(io.BytesIO(flat))
 
@@ -115,7 +115,7 @@ class _Entry(NamedTuple):
     dtype: str | None = None
     shape: tuple[int, ...] = ()
     offset: int | None = None
-    read: DatasetReader | None = None  # what reads it; `why` that is needed
+    read: DatasetReader | None = None  # its reader, and in `why` the reason for it
     why: str = ""
     refusal: str = ""
     same: int | None = None  # the number of the entry of the same dataset
@@ -127,7 +127,7 @@ def numbers_left_out(left_out: list[tuple[str, str]]) -> list[str]:
 
 
 class _Lister:
-    """Walks a file by its hard links, each group before what is in it.
+    """Walks a file by its hard links, each group before its members.
 
     The listing ends with what is left out: entries without a dtype that say why.
     """

@@ -245,7 +245,7 @@ class DatasetReader:
 def _selection_of(
     shape: tuple[int, ...], offset: int, size: tuple[int, ...], stride: tuple[int, ...]
 ) -> Selection | None:
-    """Return what a strided view of an array selects; None if its axes are not axes of the array in their order."""
+    """Return the selection of a strided view of an array; None if its axes are not axes of the array in their order."""
     if 0 in size:
         return Selection((0,) * len(shape), (0,) * len(shape), (1,) * len(shape))
     start, count, step = [], [1] * len(shape), [1] * len(shape)

@@ -43,7 +43,7 @@ OF_OTHER_RELEASES = {
 
 
 def resolve(names: Iterable[Name]) -> dict[Name, Any]:
-    """Return what each global of a file stands for.
+    """Return the object for each global of a file.
 
     Raises
     ------
@@ -57,7 +57,7 @@ def resolve(names: Iterable[Name]) -> dict[Name, Any]:
 
 
 def look_up(names: Iterable[Name]) -> tuple[dict[Name, Any], list[Name]]:
-    """Return what the globals on a list stand for, and those that are on none."""
+    """Return the objects of globals that are on a list, and the globals that are on none."""
     names = list(dict.fromkeys(names))
     if not names:
         return {}, []

@@ -8,7 +8,7 @@ from zerocopy.display import shown
 
 Name = tuple[bytes, bytes]
 
-#: As torch: never allowed, whoever asks.
+#: Never allowed, as in torch, not even by the user.
 BLOCKED_MODULES = frozenset({"sys", "os", "posix", "nt"})
 
 

@@ -88,7 +88,7 @@ class Stub:
 
 
 def allow(names: Iterable[Name]) -> dict[Name, Any]:
-    """Return what each global of a file stands for, known or not."""
+    """Return the object for each global of a file, known or not."""
     found, unknown = allowlist.look_up(names)
     for name in unknown:
         module, attribute = (part.decode("utf-8", "backslashreplace") for part in name)

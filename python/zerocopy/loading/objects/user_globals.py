@@ -43,7 +43,7 @@ def safe_globals(globals: Iterable[Any]) -> Iterator[None]:
 
 
 def given() -> tuple[Any, ...]:
-    """Return what is allowed by :func:`safe_globals` now."""
+    """Return the globals that :func:`safe_globals` allows now."""
     return _safe.get()
 
 

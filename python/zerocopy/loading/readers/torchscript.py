@@ -66,7 +66,7 @@ def load(archive: _C.Archive, map_location: Any, extra_files: dict[str, Any] | N
 def load_by_stock(
     f: Any, begin: int | None, map_location: Any, extra_files: dict[str, Any] | None, reason: StockOnlyError
 ) -> Any:
-    """Return what ``torch.jit.load`` returns, and say in the log why it was asked."""
+    """Load by ``torch.jit.load``, and log the reason."""
     log.info("%s goes to torch.jit.load: %s", inputs.name_of(f), reason)
     if isinstance(f, (str, os.PathLike)):
         return script.jit_load(os.fsdecode(f), map_location, extra_files)
