@@ -294,7 +294,7 @@ def test_hdf5_without_h5py_and_torch(tmp_path: Path) -> None:
     commands = [[command, path] for path in (plain, other) for command in ("scan", "verify")]
     found = run_without_torch(*commands, absent=("torch", "h5py"))
     assert [done.code for done in found] == [0, 0, 2, 2]
-    assert all("takes h5py, which is not installed" in done.err for done in found[2:])
+    assert all("needs h5py, which is not installed" in done.err for done in found[2:])
 
 
 # ------------------------------------------------------------------------------------- the lists

@@ -279,7 +279,7 @@ def test_strip_prefix_removes_it_from_the_names_that_have_it(save: Saver, tmp_pa
     for path, prefix, error, message in (
         (source, "nobody.", ValueError, "no name begins with"),
         (source, 5, TypeError, "expected strip_prefix to be a str, got int"),
-        (twice, "model.", zerocopy.UnsupportedError, "these names are there twice: a"),
+        (twice, "model.", zerocopy.UnsupportedError, "these names appear twice: a"),
     ):
         with pytest.raises(error, match=message):
             zerocopy.convert(path, tmp_path / "n.pt", strip_prefix=prefix)

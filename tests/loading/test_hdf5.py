@@ -427,7 +427,7 @@ WITHOUT = """
         try:
             call()
         except zerocopy.UnsupportedError as error:
-            named = sys.argv[2] in str(error) or sys.argv[1] + " takes h5py" in str(error)
+            named = sys.argv[2] in str(error) or sys.argv[1] + " needs h5py" in str(error)
             assert named and "not installed" in str(error), error
             print("refused")
 """

@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"print at most N lines of differences; 0 prints all (default: {_MAX_LINES})",
     )
-    runner.add_json(parser, "docs/inspecting.md")
+    runner.add_json(parser)
 
 
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:

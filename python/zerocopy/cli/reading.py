@@ -31,7 +31,7 @@ _TROUBLE = "trouble"
 class Reason(NamedTuple):
     """Why a file is not fine."""
 
-    kind: str  # docs/cli.md lists those of each command
+    kind: str  # docs/reference/json.md lists those of each command
     text: str
 
 

@@ -76,11 +76,10 @@ def exit_codes(fine: str, bad: str, trouble: str, several: str = "") -> str:
     return f"\n{codes}{several}"
 
 
-def add_json(parser: Any, described: str = "docs/cli.md") -> None:
+def add_json(parser: Any) -> None:
     """Declare ``--json``, for a parser or a group of options that exclude each other."""
-    parser.add_argument(
-        "--json", action="store_true", help=f"print one JSON object ({described} describes it)"
-    )
+    form = "docs/reference/json.md describes it"
+    parser.add_argument("--json", action="store_true", help=f"print one JSON object ({form})")
 
 
 def head(command: str) -> dict[str, Any]:

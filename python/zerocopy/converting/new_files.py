@@ -77,9 +77,7 @@ class NewShards:
             index.write(index_text(layout, names, total))
         self._is_new_folder = False
         if (other := layout.preferred()) is not None:
-            _logger.warning(
-                "%s is there too, and loaders of the folder take it: remove one of the two", other
-            )
+            _logger.warning("%s exists too, and loaders of the folder take it: remove one of the two", other)
 
     def close(self) -> None:
         """Delete the files that have no name yet, and the folder if it was made for them."""

@@ -306,7 +306,7 @@ class Sources:
         counts = Counter(renamed.values())
         if doubles := [name for name, count in counts.items() if count > 1]:
             raise UnsupportedError(
-                f"{self.name}: without the prefix {shown(prefix)!r} these names are there twice: {listed(doubles)}"
+                f"{self.name}: without the prefix {shown(prefix)!r} these names appear twice: {listed(doubles)}"
             )
         self.tensors = {renamed[name]: tensor for name, tensor in self.tensors.items()}
         self.others = {renamed[name]: value for name, value in self.others.items()}

@@ -72,7 +72,7 @@ def import_h5py(target: object = None) -> Any:
         import h5py
     except ImportError as error:
         raise UnsupportedError(
-            f"{'this HDF5 file' if target is None else target} takes h5py, which is not installed: pip install h5py, "
+            f"{'this HDF5 file' if target is None else target} needs h5py, which is not installed: pip install h5py, "
             "or on Debian apt install python3-h5py"
         ) from error
     return h5py
