@@ -50,7 +50,7 @@ def prepared(
     record: records.Record,
     imported: Imported,
 ) -> Callable[[], object]:
-    """Become what the client asked for, tell it, wait for its word; return the program. ``Refused``, ``OSError``."""
+    """Turn into the client's process, report that, wait for its word; return the program. ``Refused``, ``OSError``."""
     files = [_moved(number, body) for number in descriptors]
     sockets.close_all(descriptors)
     checked, go, *rest = files
@@ -116,7 +116,7 @@ def become(body: dict[str, Any], descriptors: list[int], set_by_imports: dict[st
 
 
 def _take_files(files: list[int], numbers: list[int]) -> None:
-    """Give the client's files the numbers that they have there. They lie above all of these numbers."""
+    """Move the client's files to the numbers that they have in the client. They lie above all of these numbers."""
     for file, number in zip(files, numbers, strict=True):
         os.dup2(file, number)
         os.close(file)
@@ -135,7 +135,7 @@ def _take_environment(environment: dict[str, str], set_by_imports: dict[str, str
 
 
 def _renew_streams() -> None:
-    """Make the standard streams anew over the same objects: loggers may have kept these since they were imported."""
+    """Reopen the standard streams within the same objects: loggers may have kept these since they were imported."""
     is_unbuffered = circumstances.is_unbuffered()
     for number, (name, binary, mode) in enumerate(_STREAMS):
         stream = getattr(sys, name)
@@ -166,7 +166,7 @@ def _take_signals(ignored: list[int], blocked: list[int]) -> None:
 
 
 def _renew_state() -> None:
-    """Draw fresh what Python, NumPy and torch draw when they are imported. ``random`` does so itself at a fork."""
+    """Draw new seeds for Python, NumPy and torch, which draw theirs at import. ``random`` does so itself at a fork."""
     modules = sys.modules
     if "numpy.random" in modules:
         modules["numpy.random"].seed()

@@ -143,7 +143,7 @@ class _Waiting:
         fcntl.fcntl(connection, fcntl.F_SETFL, fcntl.fcntl(connection, fcntl.F_GETFL) | os.O_ASYNC)
 
     def run(self) -> NoReturn:
-        """Stand in for the program, and end as it ends."""
+        """Forward signals to the program, and end as it ends."""
         while True:
             self._hear()
             info = signal.sigwaitinfo(self._everything)

@@ -13,7 +13,7 @@ _TIMEOUT = 5.0
 
 
 def status() -> Iterator[dict[str, Any]]:
-    """Yield what each fork server says of itself, with its ``socket``. Sockets that nobody listens at are removed."""
+    """Yield the status of each fork server, with its ``socket``. Remove sockets without a server."""
     for place in records.sockets():
         answer = _ask(place, "status")
         if answer is not None:
@@ -21,13 +21,13 @@ def status() -> Iterator[dict[str, Any]]:
 
 
 def stop(place: str) -> int | None:
-    """Have a fork server end once its programs have ended. Return its process, or None if there is none."""
+    """Ask a fork server to end once its programs have ended. Return its process, or None without a server."""
     answer = _ask(place, "stop")
     return None if answer is None else int(answer["pid"])
 
 
 def stop_all() -> list[int]:
-    """Have all fork servers of this user end once their programs have ended, and return their processes."""
+    """Ask all fork servers of this user to end once their programs have ended. Return their processes."""
     return [pid for place in list(records.sockets()) if (pid := stop(place)) is not None]
 
 

@@ -38,14 +38,14 @@ _libraries: tuple[str, ...] = ()
 
 
 def prepare() -> None:
-    """Be there before a fork server imports anything: the first to be registered at exit is the last to be called."""
+    """Register this module at exit before a fork server imports anything: what is registered first is called last."""
     global _libraries
     atexit.register(_keep)
     _libraries = library_folders()
 
 
 def note_what_is_loaded() -> None:
-    """Note the modules of a fork server, and keep torch's operators: to take each back at the end takes 30 ms."""
+    """Record the modules of a fork server, and keep torch's operators alive: freeing them at the end takes 30 ms."""
     global _loaded
     if _WRITE_AT_EXIT.isdisjoint(sys.modules):
         _loaded = [name for name in sys.modules if name not in _OF_THE_INTERPRETER]
@@ -57,7 +57,7 @@ def note_what_is_loaded() -> None:
 
 
 def leave_loaded() -> None:
-    """Have neither the modules nor the libraries that are loaded now taken apart when this process ends."""
+    """Keep the modules and libraries that are loaded now from being finalized when this process ends."""
     global _leaves_loaded
     if not _loaded or any(map(os.environ.get, _INJECTED)):
         return
@@ -69,7 +69,7 @@ def leave_loaded() -> None:
 
 
 def note_exit_code(code: object) -> None:
-    """Note what the program has ended with, in the words of ``sys.exit``, if that is a number or nothing."""
+    """Record the program's exit code, as given to ``sys.exit``, if it is a number or nothing."""
     global _code
     if code is None:
         _code = 0
@@ -137,7 +137,7 @@ def _are_written() -> bool:
 
 
 def _has_finalizer(made: object) -> bool:
-    """Return whether the end of an object may be seen. The fork server's objects are frozen, and not asked about."""
+    """Return whether an object's end may have an effect. The fork server's objects are frozen, and skipped."""
     kind = type(made)
     if kind is GeneratorType:
         return not made.gi_code.co_filename.startswith(_libraries)  # type: ignore[attr-defined]

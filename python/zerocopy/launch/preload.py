@@ -1,4 +1,4 @@
-"""Imports what a program imported the last time, and finds the modules for which that does no good."""
+"""Imports the modules of a program's last run, and finds those that a fork server must not import."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ _NEVER = frozenset(
     {"antigravity", "curses", "readline", "rlcompleter", "this", "idlelib", "turtle", "tkinter"}
 )
 
-#: Whether torch's seed, or the first word of NumPy's state, is one that they draw when they are imported: not a small
-#: number, as people choose.
+#: Whether torch's seed, or the first word of NumPy's state, was drawn at import: people choose small numbers.
 _IS_DRAWN = {"torch": lambda seed: seed >= 1 << 32, "numpy": lambda word: word == 1 << 31}
 
 
@@ -35,7 +34,7 @@ class HasEffects(Exception):
 
 
 class _WatchedArguments(list[str]):
-    """``sys.argv`` while it notes that it is read."""
+    """``sys.argv`` that records whether it is read."""
 
     is_read = False
 
@@ -54,7 +53,7 @@ class _WatchedArguments(list[str]):
 
 @contextlib.contextmanager
 def watched(words: list[str]) -> Iterator[set[str]]:
-    """Note the environment variables that Python code reads within a block, and whether it looks at ``sys.argv``.
+    """Record the environment variables that Python code reads within a block, and whether it reads ``sys.argv``.
 
     Parameters
     ----------
@@ -162,7 +161,7 @@ def _random_states() -> dict[str, tuple[Any, ...]]:
 
 
 def _are_as_before(before: dict[str, tuple[Any, ...]], states: dict[str, tuple[Any, ...]]) -> bool:
-    """Return whether nobody has seeded a generator or drawn from it, nor from one that is new."""
+    """Return whether no generator, old or new, was seeded or drawn from."""
     return all(
         state == before[kind] if kind in before else _IS_DRAWN[kind](state[0])
         for kind, state in states.items()
@@ -182,12 +181,12 @@ def _threads() -> int:
 
 
 def _descriptors() -> set[str]:
-    """Return the open descriptors. That of the listing itself is the same each time, unless one is open below it."""
+    """Return the open descriptors. The listing's own is among them: it gets the lowest number that is free."""
     return set(os.listdir("/proc/self/fd"))
 
 
 class Files:
-    """The files that the modules of this process came from, and what imports asked about, as all were then.
+    """The files of this process's modules, and the paths that imports asked about, as they were at that time.
 
     Parameters
     ----------

@@ -42,7 +42,7 @@ def run(start: Callable[[], object]) -> None:
 
 
 def prepared(program: str, arguments: list[str], is_module: bool) -> Callable[[], object]:
-    """Make the process look as the program expects it, and return what runs it."""
+    """Set the process up as the program expects it, and return the function that runs the program."""
     main = ModuleType("__main__")
     if "__annotations__" in vars(sys.modules["__main__"]):  # until Python 3.13, the interpreter makes one
         vars(main)["__annotations__"] = {}
@@ -78,7 +78,7 @@ def prepared(program: str, arguments: list[str], is_module: bool) -> Callable[[]
 
 
 def _lead_path(entry: str | Path, *, even_if_safe: bool = False) -> None:
-    """Put an entry first on ``sys.path``, where Python has put this command's own folder."""
+    """Set the first entry of ``sys.path``, in place of this command's own folder."""
     if not sys.flags.safe_path:
         sys.path[0] = str(entry)
     elif even_if_safe:
@@ -117,7 +117,7 @@ def _flush() -> None:
 
 
 def hide_own_frames(error: BaseException) -> None:
-    """Have the traceback begin in the program, if it comes to be printed.
+    """Remove this package's frames from a traceback, so that it begins in the program if it is printed.
 
     The exception itself goes on: how a process ends that was interrupted, say, is for the interpreter.
     """

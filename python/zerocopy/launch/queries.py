@@ -1,8 +1,8 @@
-"""Notes what imports ask of the file system and the import system: other answers might have changed what they did.
+"""Records what imports ask of the file system and the import system: other answers might have changed their results.
 
 Python's audit events tell which files are opened and which folders are listed. The functions of ``os.path`` tell of the
-rest: they run other code for as long as it is noted, so that what a module keeps of them is no wrapper. Who calls
-``os.stat`` itself, or the C library, is not heard.
+rest: their code is replaced for as long as questions are recorded, so that a module that keeps such a function does not
+keep a wrapper. Calls of ``os.stat`` itself, and of the C library, are not seen.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class Queries:
         self.is_heard = True
 
     def find_spec(self, name: str, *_: Any) -> None:
-        """Note a module that no other finder has: this is the last one on ``sys.meta_path``."""
+        """Record a module that no other finder has: this finder is the last one on ``sys.meta_path``."""
         self.absent.add(name.partition(".")[0])
 
     def hook(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """Hear an audit event."""
+        """Record an audit event."""
         if not self.is_heard:
             return
         if event == "open":
@@ -76,7 +76,7 @@ def _is_import_system(frame: types.FrameType) -> bool:
 
 @contextlib.contextmanager
 def noted() -> Iterator[Queries]:
-    """Note what is asked within a block."""
+    """Record what is asked within a block."""
     queries = Queries()
     sys.addaudithook(queries.hook)  # it cannot be taken away again
     sys.meta_path.append(queries)
@@ -97,7 +97,7 @@ def noted() -> Iterator[Queries]:
 
 @contextlib.contextmanager
 def _heard(function: Any, note: Callable[[Any], None]) -> Iterator[None]:
-    """Have a function note its first argument within a block."""
+    """Make a function record its first argument within a block."""
     code, names = function.__code__, function.__globals__
     original = types.FunctionType(code, names, function.__name__, function.__defaults__)
     original.__kwdefaults__ = function.__kwdefaults__
@@ -118,9 +118,9 @@ def _heard(function: Any, note: Callable[[Any], None]) -> Iterator[None]:
 
 
 def state_of(path: str, is_listed: bool = True) -> tuple[int, ...]:
-    """Return facts of a file or folder that differ when it has changed; none of one that is not there.
+    """Return facts about a file or folder that differ once it has changed; none if it does not exist.
 
-    Of a folder that was not listed, only its being one counts.
+    Of a folder that was not listed, only that it is a folder counts.
     """
     try:
         found = os.stat(path)

@@ -1,4 +1,4 @@
-"""Notes at a program's end which modules it has imported, and starts a fork server that has them for the next run."""
+"""Records at a program's end which modules it imported, and starts a fork server with them for the next run."""
 
 from __future__ import annotations
 

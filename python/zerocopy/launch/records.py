@@ -99,7 +99,7 @@ def sockets() -> Iterator[str]:
 
 
 def load(program: str) -> Record | None:
-    """Return a program's record, or None if there is none of use. After a day all of it is found out anew."""
+    """Return a program's record, or None without a usable one. After a day, records are renewed."""
     try:
         if time.time() - os.stat(path_of(program)).st_mtime > _LIFETIME:
             return None

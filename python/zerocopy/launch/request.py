@@ -121,7 +121,7 @@ def of_this_process(share: bool, session: circumstances.Session) -> Request | No
 
 
 def set_log_level(verbosity: int) -> None:
-    """Have this process, and those that it starts, log at INFO for one ``-v``, at DEBUG for two. ``ValueError``."""
+    """Set the log level of this process and its children: INFO for one ``-v``, DEBUG for two. ``ValueError``."""
     if verbosity:
         os.environ["ZEROCOPY_LOG_LEVEL"] = "INFO" if verbosity == 1 else "DEBUG"
     if os.environ.get("ZEROCOPY_LOG_LEVEL"):
@@ -131,7 +131,7 @@ def set_log_level(verbosity: int) -> None:
 
 
 def doubt_of_process(is_apart: bool) -> str:
-    """Return why this process cannot have its program run by a fork server; empty if it can.
+    """Return why a fork server cannot run this process's program; empty if it can.
 
     Parameters
     ----------

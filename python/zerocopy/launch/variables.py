@@ -13,7 +13,7 @@ from zerocopy.process import descendants
 
 
 class _Name(str):
-    """A variable's name that an import has got from all of ``os.environ``, and what it asked of the name."""
+    """A variable's name that an import got from all of ``os.environ``. It records what the import asks of the name."""
 
     is_asked: bool
     prefixes: set[str]
@@ -29,7 +29,7 @@ class _Name(str):
 
 
 class _WatchedReads(os._Environ):  # type: ignore[type-arg]
-    """``os.environ`` while it notes what is read of it."""
+    """``os.environ`` that records which variables are read."""
 
     seen: set[str]
     names: list[_Name]
@@ -72,7 +72,7 @@ _OWN = frozenset({descendants.VARIABLE, descendants.PATH})  # which zerocopy its
 
 
 def watch_changes(folders: tuple[str, ...]) -> Callable[[], dict[tuple[str, str], set[str]]]:
-    """Note from now on which variables change, and return what gives them.
+    """Record from now on which variables change, and return a function that returns them.
 
     Each is a variable with the installed module that changed it while that was imported ("" for the program), and all
     modules that were there at its first change.

@@ -16,7 +16,7 @@ FOLDER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "launch", "chi
 
 
 def reach(share: bool, session: tuple[int, str] | None) -> None:
-    """Have each Python that inherits this process's environment patched, and started warm in a session."""
+    """Set variables so that each Python that inherits this environment is patched, and starts warm in a session."""
     os.environ[VARIABLE] = " ".join(["share" if share else "patch", *map(str, session or ())])
     path = os.environ.get(PATH)
     if FOLDER not in (path or "").split(os.pathsep):

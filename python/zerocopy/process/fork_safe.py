@@ -28,7 +28,7 @@ class ForkSafeLock:
         self._lock, self._forks = threading.RLock(), _forks
 
     def held(self) -> AbstractContextManager[object]:
-        """Return what a ``with`` statement holds.
+        """Return the lock, to be held by a ``with`` statement.
 
         It is the lock itself: an exception of a signal handler comes between two steps of Python, and a method
         ``__enter__`` in Python would take the lock in one step and return in another.

@@ -79,7 +79,7 @@ _active: _Deferral | None = None  # the main thread's
 
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
-    """Have no signal handler of Python raise within a block. Handlers of what came meanwhile are called at its end."""
+    """Defer Python's signal handlers within a block, so that none raises there. They are called at its end."""
     if threading.current_thread() is not threading.main_thread():
         yield
     elif _active is not None and not _active.is_over:
@@ -92,11 +92,11 @@ def deferred() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _deferring(deferral: _Deferral) -> Iterator[None]:
-    """Put the handlers of a deferral in place for a block."""
+    """Install the handlers of a deferral for a block."""
     global _active
     try:
         deferral.install()
-        _active = deferral  # not before, and no longer: a handler that raises in between would leave it
+        _active = deferral  # set last, and cleared first: a handler that raises in between would leave it
         yield
     finally:
         deferral.parts.append(_Part(may_raise=False))
@@ -108,7 +108,7 @@ def _deferring(deferral: _Deferral) -> Iterator[None]:
 
 @contextlib.contextmanager
 def allowed() -> Iterator[None]:
-    """Have signal handlers raise within a part of a deferred block, as they do outside of it."""
+    """Allow signal handlers to raise within a part of a deferred block, as they do outside of it."""
     deferral = _active if threading.current_thread() is threading.main_thread() else None
     if deferral is None or deferral.is_over:
         yield

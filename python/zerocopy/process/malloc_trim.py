@@ -23,7 +23,7 @@ class Heap:
         self._since = 0
 
     def used(self, size: int) -> None:
-        """Note that a tensor of that size has come, or gone."""
+        """Count a tensor of that size that was allocated, or freed."""
         self._since += size
         if self._since >= _EVERY:
             self._since = 0

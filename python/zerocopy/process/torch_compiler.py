@@ -1,4 +1,4 @@
-"""Keeps ``torch.compile`` out of what takes the place of torch's functions, as torch keeps it out of its own.
+"""Keeps ``torch.compile`` out of functions that replace torch's, as torch keeps it out of its own.
 
 The compiler traces every file but those of packages that it is told to skip. It is imported, in seconds, when it is
 first used; nothing here imports it.
@@ -19,7 +19,7 @@ _awaiting: set[str] = set()
 
 
 def skip(package: str) -> None:
-    """Have the compiler skip a package's files: a call of what is in them ends a graph, and another begins after it."""
+    """Tell the compiler to skip a package's files: a call into them ends a graph, and another begins after it."""
     if package not in _awaiting:
         _awaiting.add(package)
         import_hook.when_imported(_COMPILER, functools.partial(_skip, package))

@@ -110,7 +110,7 @@ def log_lost(target: str, lost: list[str]) -> None:
 
 
 def take_names(files: Sequence[tuple[NewFile, str]], old: Sequence[str] = ()) -> None:
-    """Give new files their names, all of them or none, and then delete old ones. Log what cannot be done.
+    """Rename new files to their final names, all of them or none, and then delete old ones. Log what cannot be done.
 
     This is one step of the interpreter, so that no signal handler ends it halfway.
     """
