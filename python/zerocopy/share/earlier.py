@@ -29,7 +29,7 @@ _rebuilt: set[str] = set()  # entries whose fresh copy is among these
 
 
 def note(result: Any, entry: str, digest: str | None = None) -> None:
-    """Note that an object is what an entry has. `digest`: of the one that the entry was made of."""
+    """Record that an object is the result in an entry. `digest`: of the object that the entry was made of."""
     at = id(result)
     with contextlib.suppress(TypeError):  # a dict, a list, ...: known by its tensors alone
         _results[at] = _Known(weakref.ref(result, lambda _: _results.pop(at, None)), entry)
@@ -71,7 +71,7 @@ class References:
         return self._mapped
 
     def name_of(self, obj: Any) -> tuple[str, int] | None:
-        """Return the entry of a result that is what it was, and its number here; None of all other objects."""
+        """Return the entry of an unchanged result, and its number here; None for all other objects."""
         number = self._found.get(id(obj))
         if number is not None:
             return self.entries[number], number
@@ -86,7 +86,7 @@ class References:
         return known.entry, number
 
     def name_none(self) -> None:
-        """Have all results go by value."""
+        """Make all results go by value."""
         self._again = None
         self.arguments.clear()
         self.entries.clear()

@@ -49,7 +49,7 @@ class Hashes:
         return bool(self._noted)
 
     def name_of(self, obj: Any) -> HashOf | None:
-        """Return what stands for a number; None for anything else than a number that ``hash`` has returned."""
+        """Return the stand-in of a number that ``hash`` has returned; None for anything else."""
         return HashOf(self._noted[obj]) if type(obj) is int and obj in self._noted else None
 
 

@@ -70,7 +70,7 @@ class _Hub:
 
     @contextlib.contextmanager
     def heard(self, recording: Recording) -> Iterator[None]:
-        """Have a recording hear what happens within a block."""
+        """Add a recording to those that see what happens within a block."""
         with self._lock.held():
             if not self._has_hook:
                 self._has_hook = True
@@ -92,7 +92,7 @@ class _Hub:
         return self._recordings
 
     def forget(self) -> None:
-        """Hear for nobody, in a forked child: the threads that make calls are not there."""
+        """Drop all recordings in a forked child, which does not have the threads that make the calls."""
         if self._recordings:
             self._recordings = ()
             self._end()
@@ -120,7 +120,7 @@ class _Hub:
             sys.meta_path.remove(self)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-        """Note a module that no other finder has: this is the last one on ``sys.meta_path``."""
+        """Record a module that no other finder has: this finder is the last one on ``sys.meta_path``."""
         for recording in self._recordings:
             recording.missed(name, path)
 

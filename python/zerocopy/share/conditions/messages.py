@@ -30,7 +30,7 @@ class Messages:
 
     @contextlib.contextmanager
     def heard(self) -> Iterator[None]:
-        """Note what is said within a block. All of it goes where it goes anyway."""
+        """Record warnings and log records within a block. They reach their handlers too."""
         show, handle = warnings.showwarning, logging.Logger.callHandlers
 
         def showwarning(

@@ -91,7 +91,7 @@ class Recording:
     # ------------------------------------------------------------------------------ while it runs
 
     def opened(self, path: str, flags: int, is_relative: bool) -> None:
-        """Note that a file is about to be opened."""
+        """Record that a file is about to be opened."""
         is_read = flags & os.O_ACCMODE != os.O_WRONLY and not flags & os.O_TRUNC
         if flags & _WRITING:
             self._made.add(path)
@@ -102,7 +102,7 @@ class Recording:
         self._watcher.watch_beside(path)
 
     def looked(self, path: str, is_relative: bool, is_listed: bool = False, follows: bool = True) -> None:
-        """Note that the file system is asked what is at a path."""
+        """Record that the file system is asked about a path."""
         if path.startswith(self._ignored):
             return
         try:
@@ -121,27 +121,27 @@ class Recording:
             self._add([path, "file", *found], mode, is_relative)
 
     def asked_access(self, path: str, flags: int, is_relative: bool) -> None:
-        """Note a question for access."""
+        """Record a question about access rights."""
         self.looked(path, is_relative)
         if os.path.lexists(path) and not os.path.isdir(path):
             self._add([path, "access", flags, os.access(path, flags)], stat.S_IFREG, is_relative)
 
     def changed(self, *paths: str) -> None:
-        """Note that the call itself changes what is at a path, or gives it another."""
+        """Record that the call itself changes, creates, renames or removes what is at a path."""
         self._made.update(paths)
         if paths[0] in self._created:
             self._created.update(paths)
 
     def cannot_see(self, why: str) -> None:
-        """Note that the call may depend on something that is not recorded."""
+        """Record that the call may depend on something that cannot be seen."""
         self._unseen[why] = None
 
     def asked_for_folder(self) -> None:
-        """Note a question for the current folder."""
+        """Record a question about the current folder."""
         self._asks_for_folder = True
 
     def missed(self, name: str, folders: Iterable[str] | None) -> None:
-        """Note that a module is looked for in vain."""
+        """Record that a module was not found."""
         if folders is None:
             self._missing.add(name)
             return
@@ -151,11 +151,11 @@ class Recording:
                 self._rows.setdefault((path, "missing"), [path, "missing"])
 
     def imported(self, module: ModuleType) -> None:
-        """Note that a module of the program's own has been imported."""
+        """Record that a module of the program's own was imported."""
         self._imported[f"{module.__name__}:"] = namespaces.of_module(module)
 
     def took(self, inner: Conditions) -> None:
-        """Note that the call has taken a kept result itself."""
+        """Record that the call has used a kept result itself."""
         self._inner.append(inner)
 
     def _add(self, row: Row, mode: int, is_relative: bool) -> None:
@@ -239,7 +239,7 @@ class Recording:
                     self._rows[path, "file"] = [path, "file", *identity(os.stat(path))]
 
     def _settled_rows(self) -> tuple[list[Row], list[str], bool, str]:
-        """Return the facts, what was missing relative to the current folder, whether something was there, a doubt."""
+        """Return the facts, the relative paths that were missing, whether a relative path existed, and a doubt."""
         rows: list[Row] = []
         absent: list[str] = []
         has_relative, doubt = False, ""

@@ -109,7 +109,7 @@ def _of_proxy(proxy: Any) -> Any:
 
 
 def _of_weak_dict(items: Any) -> Any:
-    """Have the references made anew: each calls its dict when the object is gone."""
+    """Return how a weak dict is pickled: its references are new ones, which call the dict when their object is gone."""
     return type(items), (), None, None, iter(list(items.items()))
 
 
@@ -269,7 +269,7 @@ def _masked(data: Any, mask: Any, fill_value: Any, is_hard: bool) -> Any:
 
 
 def make_importable(module: str) -> None:
-    """See to it that a module that a library has downloaded can be imported."""
+    """Prepare the import of a module that a library has downloaded."""
     package = module.partition(".")[0]
     if package not in _DYNAMIC or module in sys.modules:
         return

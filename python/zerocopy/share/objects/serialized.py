@@ -162,7 +162,7 @@ def _built(skeleton: bytes, buffers: list[Any], notes: list[Any], arguments: Seq
 
 @collector_paused
 def _buffers_of(archive: _C.Archive) -> Any:
-    """Return what the machine makes of an archive: the buffers and the notes, or all of a plain object."""
+    """Return the objects that the machine builds of an archive: the buffers and the notes, or a plain object."""
     return archive.load(archives.refuse_all, _USUAL, "utf-8", builder)
 
 
