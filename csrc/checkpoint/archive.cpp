@@ -2,6 +2,7 @@
 
 #include "checkpoint/hdf5_archive.h"
 #include "checkpoint/legacy_archive.h"
+#include "checkpoint/program_archive.h"
 #include "checkpoint/safetensors_archive.h"
 #include "checkpoint/zip_archive.h"
 
@@ -20,7 +21,11 @@ std::unique_ptr<Archive> Archive::open(std::shared_ptr<const Source> source, std
   }
   if (safetensors) return std::make_unique<SafetensorsArchive>(std::move(content));
   if (legacy) return std::make_unique<LegacyArchive>(std::move(content));
-  return std::make_unique<ZipArchive>(std::move(content));
+  Zip zip(content.source());
+  if (ProgramArchive::recognises(zip)) {
+    return std::make_unique<ProgramArchive>(std::move(content), std::move(zip));
+  }
+  return std::make_unique<ZipArchive>(std::move(content), std::move(zip));
 }
 
 std::vector<StorageRequest> storage_requests(const Document& document) {

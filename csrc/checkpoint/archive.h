@@ -1,6 +1,7 @@
 // A checkpoint: its pickled object, and the records of its storages.
 //
 //   Archive ─┬─ ZipArchive           torch.save since 1.6, TorchScript
+//            │   └─ ProgramArchive   .pt2 of torch.export and AOTInductor
 //            ├─ LegacyArchive        torch.save before 1.6, or with _use_new_zipfile_serialization=False
 //            ├─ SafetensorsArchive   .safetensors: a dict of tensors, without a pickle
 //            └─ Hdf5Archive          .h5: with or without a pickle

@@ -44,12 +44,12 @@ Value add_text(Document& document, std::string_view text) {
   return Value::of(node);
 }
 
-const Storage& add_storage(Document& document, std::string_view key, const DType& dtype,
-                           std::uint64_t nbytes) {
+const Storage& add_storage(Document& document, std::string_view key, const DType& dtype, std::uint64_t nbytes,
+                           std::string_view location) {
   auto& storage = document.make<Storage>(Kind::storage);
   storage.index = document.storages.size();
   storage.key = kept(document, key);
-  storage.location = "cpu";
+  storage.location = location == "cpu" ? "cpu" : kept(document, location);
   storage.dtype = &dtype;
   storage.element = &dtype;
   storage.numel = static_cast<std::int64_t>(nbytes / dtype.size);
@@ -64,19 +64,27 @@ Value add_tensor(Document& document, const Storage& storage, std::span<const std
   if (size.size() > room.size())
     throw FormatError(std::string(what) + " " + quote(storage.key) + " has too many dimensions");
   const std::span<std::int64_t> stride = std::span(room).first(size.size());
-  std::string reason = contiguous(size, stride) ? "" : "a shape that overflows";
-  if (reason.empty()) reason = why_not_a_view(storage.numel, storage.dtype->size, 0, size, stride);
-  if (!reason.empty()) {
-    throw FormatError(std::string(what) + " " + quote(storage.key) + " needs " + reason);
+  if (!contiguous(size, stride)) {
+    throw FormatError(std::string(what) + " " + quote(storage.key) + " needs a shape that overflows");
   }
+  return Value::of(add_view(document, storage, *storage.dtype, {0, size, stride},
+                            std::string(what) + " " + quote(storage.key)));
+}
+
+Tensor& add_view(Document& document, const Storage& storage, const DType& dtype, const StridedView& view,
+                 const std::string& what) {
+  const auto numel = static_cast<std::int64_t>(storage.nbytes / dtype.size);
+  const std::string reason = why_not_a_view(numel, dtype.size, view.offset, view.size, view.stride);
+  if (!reason.empty()) throw FormatError(what + " needs " + reason);
   auto& tensor = document.make<Tensor>(Kind::tensor);
   tensor.index = document.tensors.size();
   tensor.storage = &storage;
-  tensor.dtype = storage.dtype;
-  tensor.size = &tuple(document, size).as<Sequence>();
-  tensor.stride = &tuple(document, stride).as<Sequence>();
+  tensor.dtype = &dtype;
+  tensor.offset = view.offset;
+  tensor.size = &tuple(document, view.size).as<Sequence>();
+  tensor.stride = &tuple(document, view.stride).as<Sequence>();
   document.tensors.push_back(&tensor);
-  return Value::of(tensor);
+  return tensor;
 }
 
 }  // namespace zerocopy

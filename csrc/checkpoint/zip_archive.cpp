@@ -31,7 +31,8 @@ std::string_view trimmed(std::string_view text) {
 
 }  // namespace
 
-ZipArchive::ZipArchive(Content content) : Archive(std::move(content)), zip_(content_.source()) {
+ZipArchive::ZipArchive(Content content, Zip directory)
+    : ZipArchive(OfOther(), std::move(content), std::move(directory)) {
   check_version();
   content_.set_big_endian(read_byteorder());
 }
@@ -94,11 +95,9 @@ std::string ZipArchive::read_text(std::size_t record) const {
   return std::string(content_.read(zip_.record(record)).bytes().text());
 }
 
-// Returns whether torch.export wrote the archive. Newer releases write archive_format, older ones the
-// serialized program.
-bool ZipArchive::is_program() const {
-  return zip_.contains("archive_format") || zip_.contains("serialized_exported_program.json");
-}
+// Returns whether torch.export of a release before 2.8 wrote the archive. That of later ones is a
+// ProgramArchive.
+bool ZipArchive::is_program() const { return zip_.contains("serialized_exported_program.json"); }
 
 std::size_t ZipArchive::pickle_record() const {
   if (const auto record = find("data.pkl")) return *record;
@@ -148,8 +147,8 @@ std::vector<Record> ZipArchive::records_in(std::string_view folder,
   return records;
 }
 
-StorageRecords ZipArchive::found_records(std::span<const StorageRequest> storages) {
-  std::vector<std::size_t> found = find_storages("data/", storages);
+StorageRecords ZipArchive::found_in(std::string_view folder, std::span<const StorageRequest> storages) const {
+  std::vector<std::size_t> found = find_storages(folder, storages);
   std::vector<bool> checked_later(zip_.count());
   for (const std::size_t i : found) checked_later[i] = true;
   // No tensor will ask for the other records, which are few.

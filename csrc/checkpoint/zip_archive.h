@@ -21,10 +21,11 @@
 
 namespace zerocopy {
 
-class ZipArchive final : public Archive {
+class ZipArchive : public Archive {
  public:
-  // Reads the directory, the version and the byte order.
-  explicit ZipArchive(Content content);
+  // Reads the version and the byte order.
+  explicit ZipArchive(Content content) : ZipArchive(content, Zip(content.source())) {}
+  ZipArchive(Content content, Zip directory);
 
   const char* container() const noexcept override { return is_torchscript() ? "torchscript" : "zip"; }
   bool is_torchscript() const override { return zip_.contains("constants.pkl"); }
@@ -34,7 +35,9 @@ class ZipArchive final : public Archive {
   std::vector<Record> records(std::span<const StorageRequest> storages) override {
     return records_in("data/", storages);
   }
-  StorageRecords found_records(std::span<const StorageRequest> storages) override;
+  StorageRecords found_records(std::span<const StorageRequest> storages) override {
+    return found_in("data/", storages);
+  }
   void begin_records() const override;
   std::uint64_t end() const noexcept override { return content_.source()->size(); }
   std::uint64_t behind() const noexcept override { return zip_.behind(); }
@@ -51,6 +54,16 @@ class ZipArchive final : public Archive {
   std::vector<Record> records_in(std::string_view folder, std::span<const StorageRequest> storages) const;
   Region read(std::size_t record) const;
 
+ protected:
+  // Of an archive that is not torch.save's: reads nothing.
+  struct OfOther {};
+  ZipArchive(OfOther /*tag*/, Content content, Zip directory)
+      : Archive(std::move(content)), zip_(std::move(directory)) {}
+
+  StorageRecords found_in(std::string_view folder, std::span<const StorageRequest> storages) const;
+  bool read_byteorder() const;
+  std::string read_text(std::size_t record) const;
+
  private:
   std::optional<std::size_t> find(std::string_view name) const { return zip_.find(name); }
   bool is_program() const;
@@ -59,8 +72,6 @@ class ZipArchive final : public Archive {
   std::vector<std::size_t> find_storages(std::string_view folder,
                                          std::span<const StorageRequest> storages) const;
   void check_version() const;
-  bool read_byteorder() const;
-  std::string read_text(std::size_t record) const;
 
   Zip zip_;
   // Its thread reads zip_, so an Archive never moves.

@@ -211,6 +211,10 @@ void Zip::check_names() {
 }
 
 void Zip::fail_as_other(const std::string& reason) const {
+  const std::string_view first = entries_.front().name;
+  if (first == "serialized_exported_program.json") {  // as torch 2.6 and earlier releases write it
+    throw FormatError("this is a program saved by torch.export; torch.export.load reads it (" + reason + ")");
+  }
   constexpr std::size_t kMaxListed = 5;
   std::string checkpoints;
   std::size_t count = 0;
@@ -224,10 +228,6 @@ void Zip::fail_as_other(const std::string& reason) const {
   if (count != 0) {
     throw UnsupportedError("this is a zip archive that holds checkpoints, " + checkpoints +
                            ": extract it, and load these");
-  }
-  const std::string_view first = entries_.front().name;
-  if (first == "serialized_exported_program.json") {  // as torch 2.6 and earlier releases write it
-    throw FormatError("this is a program saved by torch.export; torch.export.load reads it (" + reason + ")");
   }
   if (ends_with(first, ".npy")) {
     throw FormatError("this is a NumPy archive (.npz), not a checkpoint: numpy.load reads it (" + reason +

@@ -14,24 +14,25 @@ namespace zerocopy {
 
 class Machine {
  public:
-  Machine(Region pickle, const PickleForm& form)
-      : document_(std::move(pickle), form.fixed_budget),
-        opcodes_left_(form.most_opcodes(document_.text().size())),
-        storages_(form.ids),
+  // Both `document` and `pickle`, a part of its text, must outlive the machine.
+  Machine(Document& document, ByteSpan pickle, const PickleForm& form)
+      : document_(document),
+        opcodes_left_(form.most_opcodes(pickle.size())),
+        decoder_(pickle),
+        memo_(pickle.size()),
+        storages_(form.ids, form.folder),
         stubs_(form.stubs) {}
 
-  Document run() {
+  Value run() {
     try {
       for (decoder_.next(instruction_); instruction_.opcode != Opcode::stop; decoder_.next(instruction_)) {
         if (opcodes_left_-- == 0) fail("more opcodes than its deflated bytes account for");
         step();
       }
-      document_.root = pop();
-      document_.check_repeated_work();
+      return pop();
     } catch (const StackError& error) {
       fail(error.what());
     }
-    return std::move(document_);
   }
 
  private:
@@ -69,11 +70,11 @@ class Machine {
   [[noreturn]] void refuse(const std::string& reason) const;
   std::string where() const { return " (at " + hex(instruction_.offset) + ")"; }
 
-  Document document_;
+  Document& document_;
   std::uint64_t opcodes_left_;
-  Decoder decoder_{document_.text()};
+  Decoder decoder_;
   Instruction instruction_{};
-  Memo<Value> memo_{document_.text().size()};
+  Memo<Value> memo_;
   Stack stack_;
   const Value empty_tuple_ = Value::of(document_.make<Sequence>(Kind::tuple));  // shared
   StorageTable storages_;

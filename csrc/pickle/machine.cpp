@@ -188,6 +188,15 @@ void Machine::contain(Node& outer, const Value& inner) const {
   if (outer.depth > kMaxDepth) fail("values nest deeper than 1000");
 }
 
-Document read_pickle(Region pickle, PickleForm form) { return Machine(std::move(pickle), form).run(); }
+Document read_pickle(Region pickle, PickleForm form) {
+  Document document(std::move(pickle), form.fixed_budget);
+  document.root = read_pickle(document, document.text(), form);
+  document.check_repeated_work();
+  return document;
+}
+
+Value read_pickle(Document& document, ByteSpan pickle, const PickleForm& form) {
+  return Machine(document, pickle, form).run();
+}
 
 }  // namespace zerocopy

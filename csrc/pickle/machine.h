@@ -10,6 +10,7 @@
 #pragma once
 
 #include <limits>
+#include <string_view>
 
 #include "pickle/document.h"
 #include "pickle/storages.h"
@@ -24,6 +25,7 @@ struct PickleForm {
   // calls of values, opcodes that call in other ways, dropped values, and legacy ids of classes.
   bool stubs = false;
   std::uint64_t fixed_budget = Budget::kFixed;  // that of Document
+  std::string_view folder = {};                 // comes before the key of each storage
 
   // DEFLATE makes a thousand opcodes of a byte, and each opcode may take a hundred bytes of memory.
   // So the number of opcodes is bounded by the bytes in the file. Constant lists of a million
@@ -38,5 +40,9 @@ struct PickleForm {
 // Throws FormatError (the bytes contradict the format), RefusedError (an opcode or a call that
 // policy refuses) or UnsupportedError (legal, but never written by torch.save).
 Document read_pickle(Region pickle, PickleForm form = {});
+
+// As before, into a document of several pickles: `pickle` is a part of its text. Returns the value. After the
+// last one, call check_repeated_work().
+Value read_pickle(Document& document, ByteSpan pickle, const PickleForm& form);
 
 }  // namespace zerocopy

@@ -1,5 +1,7 @@
 #include "pickle/storages.h"
 
+#include <algorithm>
+
 #include "pickle/geometry.h"
 #include "text/utf8.h"
 
@@ -118,11 +120,19 @@ Storage& StorageTable::by_key(Document& document, const Storage& wanted, std::ui
   return storage;
 }
 
-Storage& StorageTable::add(Document& document, const Storage& wanted) {
+std::string_view StorageTable::key_in_document(Document& document, std::string_view key) const {
+  if (folder_.empty()) return key;
+  const std::size_t size = folder_.size() + key.size();
+  auto* room = static_cast<char*>(document.arena().allocate(size, 1));
+  std::ranges::copy(key, std::ranges::copy(folder_, room).out);
+  return {room, size};
+}
+
+Storage& StorageTable::add(Document& document, const Storage& wanted) const {
   auto& kin = wanted.root == nullptr ? document.storages : document.views;
   auto& made = document.make<Storage>(Kind::storage);
   made.index = kin.size();
-  made.key = wanted.key;
+  made.key = key_in_document(document, wanted.key);
   made.location = wanted.location;
   made.dtype = wanted.dtype;
   made.element = wanted.dtype;

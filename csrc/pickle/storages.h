@@ -17,7 +17,8 @@ enum class PersistentId : std::uint8_t { storage, storage_with_view, storage_of_
 
 class StorageTable {
  public:
-  explicit StorageTable(PersistentId form) noexcept : form_(form) {}
+  // `folder` comes before the keys that the document gets.
+  StorageTable(PersistentId form, std::string_view folder) : form_(form), folder_(folder) {}
 
   bool of_script() const noexcept { return form_ == PersistentId::storage_of_script; }
 
@@ -30,9 +31,11 @@ class StorageTable {
   const DType& dtype_of(const Value& type, std::uint64_t offset) const;
   Storage& view(Document& document, Storage& root, const Value& metadata, std::uint64_t offset);
   Storage& by_key(Document& document, const Storage& wanted, std::uint64_t offset);
-  static Storage& add(Document& document, const Storage& wanted);
+  Storage& add(Document& document, const Storage& wanted) const;
+  std::string_view key_in_document(Document& document, std::string_view key) const;
 
   PersistentId form_;
+  std::string folder_;
   NameTable<NameHash> by_key_;  // to indices of `made_`
   std::vector<Storage*> made_;
 };

@@ -106,7 +106,7 @@ std::string other_zip(const py::object& file, const FileName& name) {
   auto source = source_of(file, name);
   const GilReleased released;
   try {
-    const ZipArchive archive(Content(std::move(source), nullptr, Mode::copy_on_write));
+    Archive::open(std::move(source), nullptr, Mode::copy_on_write);
   } catch (const Error& error) {
     if (std::string_view(error.what()).starts_with("this is a ")) return error.what();
   }

@@ -14,7 +14,7 @@ _interpreters.require_lock()
 __all__, __getattr__, __dir__ = _public_names.on_first_use(
     __name__,
     {
-        "": "distributed gds integrations jit numpy share",
+        "": "aoti distributed export gds integrations jit numpy share",
         "converting.converter": "convert",
         "errors": "ClosedError Error FormatError UnsupportedError",
         "lazy.assign": "assign load_model",

@@ -1,6 +1,8 @@
 """The public names, for type checkers and editors."""
 
+from zerocopy import aoti as aoti
 from zerocopy import distributed as distributed
+from zerocopy import export as export
 from zerocopy import gds as gds
 from zerocopy import integrations as integrations
 from zerocopy import jit as jit

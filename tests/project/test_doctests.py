@@ -7,7 +7,7 @@ import pkgutil
 import pytest
 
 import zerocopy
-from zerocopy._torch import distributed
+from zerocopy._torch import distributed, programs
 
 MODULES = ["zerocopy"] + [
     found.name
@@ -22,6 +22,10 @@ NEED_DCP = {
 @pytest.mark.filterwarnings("ignore")  # torch's about its own functions
 def test_examples_of_docstrings_run(tmp_path, monkeypatch):
     absent = NEED_DCP if distributed.checkpoint_module() is None else set()
+    try:
+        programs.require_export()
+    except zerocopy.UnsupportedError:
+        absent = absent | {"zerocopy.export"}
     flags, failed, attempted = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE, [], 0
     for name in sorted(set(MODULES) - absent):
         folder = tmp_path / name

@@ -42,11 +42,12 @@ ROOMS = (
     "catalogue",
     "lazy",
     "saving",
-    "converting jit gds integrations numpy",
+    "converting jit export gds integrations numpy",
     "distributed",
     "patching",
     "share.conditions",
     "share.cache",
+    "aoti",
     "share.objects",
     "share",
     "share.patches",
@@ -60,12 +61,12 @@ MAX_TOP_FILES = {"python/zerocopy": 14, "tests": 10, "benchmarks": 12}
 # The files that call mmap: for files, and for fresh memory.
 MAPPING = {ROOT / "csrc" / name for name in ("io/mapping.cpp", "memory/pages.cpp")}
 
-# The files that open libraries, and the only one that sees a library's header.
+# The files that open libraries, and the only ones that see a library's header.
 OPENING = {ROOT / "csrc/binding/torch_bridge.cpp"}
 LIBRARIES = {
-    "zlib.h": "container/inflate.cpp",
-    "libdeflate.h": "container/checksum.cpp",
-    "simdjson.h": "container/safetensors.cpp",
+    "zlib.h": ("container/inflate.cpp",),
+    "libdeflate.h": ("container/checksum.cpp",),
+    "simdjson.h": ("container/safetensors.cpp", "container/payloads.cpp"),
 }
 
 # Calls that make tensors.
@@ -115,7 +116,7 @@ def may_include(path: Path, included: str) -> bool:
     """Return whether a file may see a header of torch, Python, a library or the operating system."""
     name, layer = str(path.relative_to(ROOT / "csrc")), layer_of(path)
     if included in LIBRARIES:
-        return name == LIBRARIES[included]
+        return name in LIBRARIES[included]
     if included.startswith(("torch/", "c10/", "ATen/", "caffe2/")):
         return name == "bridge/bridge.cpp"
     if included == "Python.h" or included.startswith("pybind11/"):

@@ -107,13 +107,15 @@ print(zerocopy.untyped_storage(bytearray(3)).nbytes())
 
 
 def test_any_module_can_be_the_first_to_be_imported(forked_with_torch: Child) -> None:
-    for module in ("lazy.checkpoint", "errors", "gds", "jit", "numpy", "share"):
+    for module in ("aoti", "lazy.checkpoint", "errors", "export", "gds", "jit", "numpy", "share"):
         done = forked_with_torch(f"import zerocopy.{module}")
         assert (done.returncode, done.stderr) == (0, ""), module
 
 
 PARAMETERS = [
+    (zerocopy.aoti.load, ["package", "weights"]),
     (zerocopy.explain, ["path"]),
+    (zerocopy.export.load, ["f"]),
     (zerocopy.lazy_load, ["path", "dtype", "device", "keys", "prefix"]),
     (zerocopy.open, ["path", "mode"]),
     (zerocopy.jit.load, ["path_or_buffer", "map_location"]),

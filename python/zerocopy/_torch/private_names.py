@@ -54,6 +54,13 @@ NEEDED = {
 #: Some releases lack these. By path: what is done without the name.
 OPTIONAL = {
     "torch._C._SetExcludeDispatchKeyGuard": "1.13: torch applies the bits of lazy tensors itself",
+    "torch._C._aoti.AOTIModelPackageLoader": "before 2.9: packages of AOTInductor are not loaded",
+    "torch._C._pickle_load_obj": "objects of custom classes in programs are not loaded",
+    "torch._export.serde.schema.ExportedProgram": "before 2.9: programs of torch.export are not loaded",
+    "torch._export.serde.serialize.ExportedProgramDeserializer": "before 2.9: programs of torch.export are not loaded",
+    "torch._export.serde.serialize._bytes_to_dataclass": "before 2.9: programs of torch.export are not loaded",
+    "torch.export.pt2_archive._package.AOTICompiledModel": "before 2.9: packages of AOTInductor are not loaded",
+    "torch.export.pt2_archive.constants.WEIGHTS_CONFIG_FILENAME_FORMAT": "before 2.9: no such archives",
     "torch._C._functorch": "1.13: there are no transforms of torch.func",
     "torch._C._get_mkldnn_enabled": "oneDNN counts as used",
     "torch._C._len_torch_dispatch_stack": "dispatch modes stay active",

@@ -99,16 +99,17 @@ def _of_zip(file: OpenFile, facts: dict[str, Any]) -> Iterator[MapExtent]:
         yield MapExtent(begin, len(extra), "padding" if extra[:2] == _PADDING else "header", record.name)
         number = storages.get(data)
         is_stored = not record.is_deflated
-        whole = _of_record(record, number)
+        is_data = number is not None or facts["container"] != "pt2"  # whose lists lie among the storages
+        whole = _of_record(record, number, is_data)
         yield from _with_holes(whole, holes.get(number, []) if number is not None and is_stored else [])
         data_end = data + record.stored_size
         yield MapExtent(data_end, record.end - data_end, "descriptor", record.name)
     yield MapExtent(directory, facts["end"] - directory, "directory")
 
 
-def _of_record(record: _core.ZipRecord, storage: int | None) -> MapExtent:
+def _of_record(record: _core.ZipRecord, storage: int | None, is_data: bool) -> MapExtent:
     folder = record.name.partition("/")[0]
-    if not record.name.startswith(f"{folder}/data/"):
+    if not (is_data and record.name.startswith(f"{folder}/data/")):
         kind = "pickle" if record.name.endswith(".pkl") else "record"
         return MapExtent(record.offset, record.stored_size, kind, record.name)
     notes = ["compressed" if record.is_deflated else _misaligned(record.offset)]
@@ -200,6 +201,7 @@ def _of_hdf5(file: OpenFile, facts: dict[str, Any]) -> Iterator[MapExtent]:
 _OF = {
     "zip": (_of_zip, "hole"),
     "torchscript": (_of_zip, "hole"),
+    "pt2": (_of_zip, "hole"),
     "safetensors": (_of_safetensors, "hole"),
     "legacy": (_of_legacy, "pickle"),
     "hdf5": (_of_hdf5, "structure"),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from zerocopy import _core
-from zerocopy.catalogue.files import OpenFile
+from zerocopy.catalogue.files import FilePart, OpenFile
 from zerocopy.catalogue.layout import MAX_PICKLE, Record, datasets_of, listing_of, records_of
 from zerocopy.cli import policy
 from zerocopy.loading.objects.global_names import Name
@@ -22,7 +22,9 @@ _LEGACY_PARTS = ("magic number", "protocol version", "sys_info", "object", "stor
 # The pickles of an archive that zerocopy reads. TorchScript's own loader also reads constants.pkl.
 _READ_BY_LOAD = ("data.pkl", "constants.pkl")
 _READ_OF_HDF5 = ("data.pkl",)
+_OBJECT = "data/constants/opaque_obj_"  # begins the names of pickles that zerocopy.export.load reads
 _NAMED_LIKE_A_PICKLE = re.compile(r"\.(pkl|pickle)$", re.IGNORECASE)
+_ZIP = b"PK\3\4"
 _PROTO = frozenset(b"\x80" + bytes([protocol]) for protocol in range(6))
 
 Read = Callable[[int, int], bytes]
@@ -74,6 +76,20 @@ def of_zip(file: OpenFile) -> Iterator[Pickle]:
     """
     records = records_of(file, storages=not file.is_far)
     yield from _of_records(file, (record for record in records if not record.fault), _READ_BY_LOAD)
+
+
+def of_program(file: OpenFile) -> Iterator[Pickle]:
+    """Yield the pickles of an archive of torch.export, and of the files of torch.save that are records of it."""
+    for record in records_of(file):
+        if record.fault:
+            continue
+        if record.place is None or record.read(file, 4) != _ZIP:
+            read = {name for name in [record.name.partition("/")[2]] if name.startswith(_OBJECT)}
+            yield from _of_records(file, [record], read)
+            continue
+        for one in of_zip(FilePart(file, record.offset, record.size)):
+            offset = None if one.offset is None else record.offset + one.offset
+            yield one._replace(name=f"{record.name}: {one.name}", offset=offset)
 
 
 def of_hdf5(file: OpenFile) -> Iterator[Pickle]:

@@ -129,7 +129,7 @@ def _examine(file: OpenFile, container: str, most: int) -> Scan:
     found: list[Pickle] = []
     more_pickles = False
     try:
-        walked = _PICKLES[container](file)
+        walked = _PICKLES[kind if kind in _PICKLES else container](file)
         found.extend(itertools.islice(walked, most))
         more_pickles = next(walked, None) is not None
     except (Error, ValueError) as error:  # the file cannot be read further, or in several ways
@@ -192,6 +192,7 @@ def _examine_metadata(file: OpenFile, fault: Exception | None) -> Scan:
 
 _PICKLES: dict[str, Callable[[OpenFile], Iterator[Pickle]]] = {
     "zip": pickles.of_zip,
+    "pt2": pickles.of_program,
     "legacy": pickles.of_legacy,
     "tar": lambda file: iter(()),  # no safe load reads them
     "pickle": pickles.of_bare,
@@ -259,6 +260,10 @@ def _notes(kind: str, found: list[Pickle], behind: int = 0) -> list[str]:
     notes = [f"{behind} bytes follow the checkpoint, which nothing reads"] if behind else []
     if kind == "torchscript":
         notes.append("code is present: torch.jit.load would compile it")
+    if kind == "pt2":
+        notes.append(
+            "a program: its weights are read safely, and torch runs the rest when the program is loaded"
+        )
     if stray := [escaped(one.name) for one in found if one.stray]:
         notes.append(f"pickles that no load reads: {listed(stray)}")
     return notes

@@ -22,7 +22,7 @@ from zerocopy.loading.objects import builder
 
 _BLOCK = 1 << 20  # elements of a block that is converted
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_READ_DIRECTLY = ("zip", "legacy", "safetensors", "hdf5")
+_READ_DIRECTLY = ("zip", "legacy", "safetensors", "hdf5", "pt2")
 
 
 class TorchSide(Side):

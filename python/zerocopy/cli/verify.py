@@ -49,7 +49,7 @@ _MAX_REASON_LENGTH = 1000
 _MAX_NAMED = 1000  # damaged records in a report
 
 _EXAMINED = ("zip", "legacy", "safetensors", "hdf5")
-_NOT_TORCHS = ("safetensors", "hdf5")
+_NOT_TORCHS = ("safetensors", "hdf5", "pt2")
 _NOT_COMPARED = "not compared: --compare does not take folders of torch.distributed.checkpoint"
 _UNCHECKED = "whose bytes are which storage's was not checked"
 _NO_CHECKSUMS = {"hdf5": "data that are not packed have no checksums in this format"}
@@ -161,8 +161,8 @@ class Verifier(reading.Examiner):
         sparse = [one for one in found.records if not one.sha256 and not one.fault]
         if self._with_records and sparse:
             notes.append(f"not hashed, since hardly anything of it is written: {listed(map(_title, sparse))}")
-        if self._compare and container in _NOT_TORCHS:
-            notes.append(f"not compared: torch.load reads no {container}")
+        if self._compare and facts["container"] in _NOT_TORCHS:
+            notes.append(f"not compared: torch.load reads no {facts['container']}")
         elif self._compare and not reasons:
             from zerocopy.cli import comparison  # which needs torch
 

@@ -214,6 +214,8 @@ def _is_copied(path: Any, target: Path, unknown: str, progress: Progress | None)
             return False
         # It checks the file, and says what it is instead.
         archive = inputs.open_archive(source, windows=True)
+        if not archive.is_pickled:
+            return False
         # A pickle that the safe machine cannot read is copied.
         with contextlib.suppress(Error, UnpicklingError):
             found = _core.contents(descriptor, name)

@@ -19,9 +19,11 @@ from zerocopy.lazy.handover import Handover
 from zerocopy.lazy.placeholder import materialized
 from zerocopy.loading import inputs, loader
 from zerocopy.loading.formats import dcp_metadata, shard_index
+from zerocopy.loading.options import checked
 
 _SAFETENSORS_HEAD = 9  # bytes: the size of the header, and its brace
-_LOAD_ARGUMENTS = {*inspect.signature(loader.load).parameters, "encoding", "errors", "fix_imports"}
+_PICKLE_ARGUMENTS = {"encoding", "errors", "fix_imports"}
+_LOAD_ARGUMENTS = {*inspect.signature(loader.load).parameters, *_PICKLE_ARGUMENTS}
 
 
 def assign(
@@ -155,9 +157,11 @@ def load_model(
         raise ValueError("keep_dtype=False needs assign=True: a copy has the dtype of the module")
     device = map_location if device is None else device
     begin = inputs.position_of(path)
+    pickle_args = {name: load_args.pop(name) for name in _PICKLE_ARGUMENTS & load_args.keys()}
     # Inference tensors could not become those of a module that is going to be trained.
     with context.advising_device(), torch.inference_mode(False):
-        state_dict = loader.load(path, device, strict=strict, **load_args)
+        options = checked(device, strict=strict, pickle_args=pickle_args, **load_args)
+        state_dict = loader.load_weights(path, options)
     _require_state_dict(state_dict, inputs.name_of(path))
     if _is_safetensors(path, begin, strict):
         state_dict = _with_tied_names(module, state_dict)

@@ -77,7 +77,7 @@ class Explanation(NamedTuple):
     ----------
     name : str
         The file.
-    container : {"zip", "legacy", "torchscript", "safetensors", "hdf5", "sharded", "distributed"}
+    container : {"zip", "legacy", "torchscript", "pt2", "safetensors", "hdf5", "sharded", "distributed"}
         Its format.
     storages : tuple of StorageExplanation
         In the order of first use.

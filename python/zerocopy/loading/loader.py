@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import pickle
 import warnings
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import torch
 from zerocopy import remote
 from zerocopy._native import _C
 from zerocopy._typing import Backend, File, MapLocation, Mode, Unknown
+from zerocopy.errors import UnsupportedError
 from zerocopy.loading import archives, diagnosis, error_context, inputs
 from zerocopy.loading.device import staging
 from zerocopy.loading.formats import dcp_metadata, shard_index
@@ -21,9 +23,15 @@ from zerocopy.loading.readers import torchscript
 from zerocopy.loading.readers.dcp_folder import Files
 from zerocopy.process import replacements
 
+Require = Callable[[_C.Archive, LoadOptions], None]
+
 TORCHSCRIPT_REFUSED = (
     "this is a TorchScript archive, which is a program: weights_only refuses it, and nothing reads it lazily. If you "
     "trust the file, load it with zerocopy.jit.load, or with torch.jit.load"
+)
+_PROGRAM_REFUSED = (
+    "this is a program of torch.export or AOTInductor: zerocopy.export.load or zerocopy.aoti.load gives the program, "
+    "zerocopy.open and zerocopy.load_model its weights"
 )
 
 
@@ -100,7 +108,8 @@ def load(
         The file names globals that are on no allow-list. Nothing was imported or run. The message names five of them,
         the attribute ``globals`` of the error has all.
     zerocopy.UnsupportedError
-        Legal, but not supported: TorchScript, encryption, a dtype that this release of PyTorch lacks, ...
+        Legal, but not supported: TorchScript, a program of torch.export, encryption, a dtype that this release of
+        PyTorch lacks, ...
 
     Notes
     -----
@@ -122,23 +131,40 @@ def load(
     options = checked(
         map_location, pickle_module, weights_only, mmap, backend, mode, unknown, pickle_load_args, strict
     )
-    match inputs.located(f, strict):
+    return _loading(f, options, require_no_program)()
+
+
+def load_weights(f: Any, options: LoadOptions) -> Any:
+    """Load, with options that were checked. Of a program the weights are returned."""
+    return _loading(f, options, None)()
+
+
+def _loading(f: Any, options: LoadOptions, require: Require | None) -> Callable[[], Any]:
+    """Return what loads a file, an index or a folder: the caller's own frame calls it, for warnings to name."""
+    match inputs.located(f, options.strict):
         case shard_index.Index() as index:
             # A shard cannot be an index or a folder: a few of these could name each other without end.
             of_shard = dataclasses.replace(options, by_name=True)
-            return shard_index.load(index, lambda shard: _load_file(shard, of_shard), strict)
+            load_shard = functools.partial(_load_file, options=of_shard, require=require)
+            return functools.partial(shard_index.load, index, load_shard, options.strict)
         case dcp_metadata.Folder() as folder:
             files = Files(folder, options, windows=False)
-            return folder.nested({name: files.load(name) for name in folder.entries})
+            return lambda: folder.nested({name: files.load(name) for name in folder.entries})
         case file:
-            return _load_file(file, options)
+            return functools.partial(_load_file, file, options, require)
 
 
-def _load_file(f: Any, options: LoadOptions) -> Any:
+def require_no_program(archive: _C.Archive, _: LoadOptions) -> None:
+    """Refuse a program of torch.export or AOTInductor, which is more than its weights."""
+    if archive.container == "pt2":
+        raise UnsupportedError(_PROGRAM_REFUSED)
+
+
+def _load_file(f: Any, options: LoadOptions, require: Require | None) -> Any:
     f = remote.opened(f)
     begin = inputs.position_of(f)
     try:
-        return load_diagnosed(f, options)
+        return load_diagnosed(f, options, require)
     except diagnosis.DIAGNOSES as error:
         if options.weights_only or not isinstance(error, diagnosis.TarError):
             raise diagnosis.public_error(error) from error.__cause__
@@ -147,9 +173,7 @@ def _load_file(f: Any, options: LoadOptions) -> Any:
         return stock(file, options.map_location, module, weights_only=False, **options.pickle_args)
 
 
-def load_diagnosed(
-    f: Any, options: LoadOptions, require: Callable[[_C.Archive, LoadOptions], None] | None = None
-) -> Any:
+def load_diagnosed(f: Any, options: LoadOptions, require: Require | None = None) -> Any:
     """Load one file. Raise one of ``diagnosis.DIAGNOSES`` for a file that is not a checkpoint.
 
     `require` may refuse an archive that was opened, by raising.

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from zerocopy import environment
-from zerocopy._torch import script
+from zerocopy._torch import programs, script
 from zerocopy.errors import UnsupportedError
 from zerocopy.patching import torch_jit, torch_load, torch_save
 from zerocopy.process import tally, torch_compiler
@@ -29,7 +29,7 @@ Function = Callable[..., Any]
 
 # The functions that can be replaced, and what makes each replacement. The first two parts are always patched, the
 # others on request. `rebind` also replaces references that other modules took before.
-_LOAD, _SAVE, _JIT, _SAFETENSORS = "load", "save", "jit", "safetensors"
+_LOAD, _SAVE, _JIT, _SAFETENSORS, _EXPORT = "load", "save", "jit", "safetensors", "export"
 _JITS = torch.jit, script.serialization
 
 
@@ -57,7 +57,9 @@ _EVERYWHERE = 0  # which no thread has as its identifier
 _blocks: list[weakref.ref[_Block]] = []
 
 
-def patch(*, rebind: bool = False, jit: bool = False, safetensors: bool = False) -> None:
+def patch(
+    *, rebind: bool = False, jit: bool = False, safetensors: bool = False, export: bool = False
+) -> None:
     """Replace ``torch.load`` by a function that maps files, in the whole program, until :func:`unpatch`.
 
     ``torch.load`` and ``torch.serialization.load`` keep their signature, the defaults of the running release, its
@@ -80,11 +82,13 @@ def patch(*, rebind: bool = False, jit: bool = False, safetensors: bool = False)
     safetensors : bool
         Also ``safetensors.torch.load_file`` and ``safetensors.safe_open``, for torch tensors on the CPU. The
         originals serve everything else.
+    export : bool
+        Also ``torch.export.load``. The original loads everything that :func:`zerocopy.export.load` refuses.
 
     Raises
     ------
     zerocopy.UnsupportedError
-        If `safetensors` is asked for, and the package is not there.
+        If `safetensors` is asked for, and the package is not there; if `export` is, and the release has other archives.
 
     Examples
     --------
@@ -97,7 +101,7 @@ def patch(*, rebind: bool = False, jit: bool = False, safetensors: bool = False)
     >>> zerocopy.is_patched(), torch.load is original
     (False, True)
     """
-    parts = _parts(jit, safetensors)
+    parts = _parts(jit, safetensors, export)
     if environment.is_disabled():
         return
     tally.report_at_exit()
@@ -131,7 +135,12 @@ def unpatch() -> None:
 
 @contextlib.contextmanager
 def patched(
-    *, thread_local: bool = False, rebind: bool = False, jit: bool = False, safetensors: bool = False
+    *,
+    thread_local: bool = False,
+    rebind: bool = False,
+    jit: bool = False,
+    safetensors: bool = False,
+    export: bool = False,
 ) -> Iterator[None]:
     """Patch within a ``with`` block; blocks nest.
 
@@ -139,7 +148,7 @@ def patched(
     ----------
     thread_local : bool
         For this thread only.
-    rebind, jit, safetensors : bool
+    rebind, jit, safetensors, export : bool
         As for :func:`patch`.
 
     Examples
@@ -149,7 +158,7 @@ def patched(
     ...     zerocopy.is_patched()
     True
     """
-    parts = _parts(jit, safetensors)
+    parts = _parts(jit, safetensors, export)
     if environment.is_disabled():
         yield
         return
@@ -194,10 +203,19 @@ def _is_wanted(part: str) -> bool:
     return wanted and not environment.is_disabled()
 
 
-def _parts(jit: bool, safetensors: bool) -> list[str]:
+def _parts(jit: bool, safetensors: bool, export: bool) -> list[str]:
     if safetensors and _SAFETENSORS not in _TARGETS:
         _TARGETS[_SAFETENSORS] = _safetensors_targets()
-    return [_LOAD, _SAVE, *[_JIT] * jit, *[_SAFETENSORS] * safetensors]
+    if export and _EXPORT not in _TARGETS:
+        _TARGETS[_EXPORT] = _export_targets()
+    return [_LOAD, _SAVE, *[_JIT] * jit, *[_SAFETENSORS] * safetensors, *[_EXPORT] * export]
+
+
+def _export_targets() -> tuple[_Target, ...]:
+    programs.require_export()  # which takes a second to import
+    from zerocopy.patching import torch_export
+
+    return ((torch.export, "load", torch_export.load_for),)
 
 
 def _safetensors_targets() -> tuple[_Target, ...]:

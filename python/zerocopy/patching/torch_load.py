@@ -227,6 +227,7 @@ def _load(original: Function, call: Call, weights_only: bool) -> Any:
 
 def _require_only_a_load(archive: _C.Archive, options: LoadOptions) -> None:
     """Raise for archives that torch has to load: it runs TorchScript, and compares the source of classes."""
+    loader.require_no_program(archive, options)
     if options.weights_only:
         return
     if archive.is_torchscript:
