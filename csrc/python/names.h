@@ -11,8 +11,8 @@
 
 namespace zerocopy {
 
-// Converts a name to str. Names are UTF-8, perhaps with lone surrogates, or bytes of Python 2, of
-// which invalid ones are escaped. position_of() tries both conversions back.
+// Converts a name to str. Names are UTF-8, perhaps with lone surrogates, or bytes of Python 2,
+// whose invalid bytes are escaped. position_of() tries to undo both conversions.
 pybind11::str text_of(std::string_view name);
 std::optional<std::size_t> position_of(const NameIndex& name_index, pybind11::handle name);
 

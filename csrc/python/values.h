@@ -47,9 +47,9 @@ class Values {
   pybind11::object tuple(const Sequence& sequence);
   void fill_mapping(const Mapping& mapping, const pybind11::object& made);
 
-  // Builds a node of any other kind than those that `make` knows.
+  // Builds a node of a kind that `make` does not know.
   virtual pybind11::object other(const Node& node) = 0;
-  // Fills what was made. It is stored already, so it can contain itself.
+  // Fills a new container. It is stored already, so it can contain itself.
   virtual void finish(const Node& node, const pybind11::object& made);
 
  private:

@@ -71,7 +71,7 @@ LISTS["2.15"] = LISTS["2.14"] - {
     f"{_JAGGED}._rebuild_njt",
 }
 
-#: Of those paths and of what zerocopy builds itself: the functions that a file may call through another, or itself.
+#: Functions, among those paths and among those that zerocopy builds itself, that a file may call.
 FUNCTIONS = frozenset(
     {
         "torch._tensor._rebuild_from_type_v2",
@@ -139,7 +139,7 @@ def may_be_set(target: Name, attribute: bytes) -> bool:
         return not name.startswith("__") and not hasattr(OrderedDict, name)
 
     if target == (_JAGGED.encode(), b"NestedTensor") and attribute in _JAGGED_ATTRIBUTES:
-        return True  # of what the call has set already: a load refuses other values
+        return True  # the call that made the tensor has set it already; a load refuses other values
 
     from zerocopy.loading.objects import (  # only torch's classes know what their attributes mean
         allowlist,

@@ -237,7 +237,7 @@ def _require_only_a_load(archive: _C.Archive, options: LoadOptions) -> None:
 
 
 def _placement_of(archive: _C.Archive, options: LoadOptions) -> Counter[str]:
-    """Return the bytes of an archive by the way they come to memory; nothing if that line is not wanted."""
+    """Return the bytes of an archive by the way they come to memory; nothing if no line is logged at the end."""
     if not tally.will_be_reported() or archive.is_torchscript:
         return Counter()
     found: Counter[str] = Counter()

@@ -1,6 +1,6 @@
 """Sends the log of zerocopy to standard error where ``ZEROCOPY_LOG_LEVEL`` asks for it.
 
-Whoever handles the records gets paths and names of files in them as ``display.shown`` shows them.
+Handlers get paths and names of files in the records as ``display.shown`` shows them.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from zerocopy.saving.mapped_files import MappedFiles
 from zerocopy.saving.turns import Turn
 
 _log = logging.getLogger("zerocopy")
-# The end of the writing process is told only to who asks for children of every kind (linux/wait.h).
+# waitpid() reports the end of the writing process only if it is asked for children of every kind (linux/wait.h).
 _WALL = 0x40000000
 _GONE = (
     "a file that is mapped was cut, or a tensor lies in memory that a copy of the process does not have "

@@ -41,8 +41,8 @@ def skip_data(materialize_fake_tensors: bool = False) -> Iterator[None]:
 
     In it ``zerocopy.save`` and ``zerocopy.Writer`` write a file that is whole but for the bytes of storages, which are
     zeros, a hole on the disk; ``zerocopy.load``, ``lazy_load`` and ``open`` give tensors over uninitialised memory.
-    :func:`storage_offsets` says where to put the bytes, or to take them from: the recipe of GPUDirect Storage. It holds
-    for the thread that is in the block, and where torch has a ``skip_data`` of its own for ``torch.save`` too.
+    :func:`storage_offsets` says where to put the bytes, or to take them from: the recipe of GPUDirect Storage. The
+    block applies to its own thread; it applies to ``torch.save`` too if torch has a ``skip_data`` of its own.
 
     Parameters
     ----------
