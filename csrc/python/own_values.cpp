@@ -2,26 +2,28 @@
 // namespaces for each kept result, so a value costs some nanoseconds.
 #include "python/own_values.h"
 
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
 namespace py = pybind11;
 
 namespace zerocopy {
 namespace {
 
-bool is_in(const py::handle& names, PyObject* name) {
-  if (name == nullptr || PyUnicode_Check(name) == 0) return false;
-  const int found = PySet_Contains(names.ptr(), name);
-  if (found < 0) throw py::error_already_set();
-  return found == 1;
+// Returns a dict's value of a name; null for whatever is no string.
+PyObject* text_in(PyObject* dict, const py::str& name) {
+  PyObject* found = dict == nullptr ? nullptr : PyDict_GetItem(dict, name.ptr());
+  return found != nullptr && PyUnicode_Check(found) != 0 ? found : nullptr;
 }
 
-// The names of modules that a value can be of, and the strings to look them up by.
+// The modules that values are of.
 class Modules {
  public:
-  Modules(py::frozenset names, py::object namespace_of_owner)
-      : names_(std::move(names)), content_(std::move(namespace_of_owner)) {}
+  explicit Modules(py::object content) : content_(std::move(content)) {}
 
-  // Returns whether a value is a function, a class or an instance of a class of these modules.
-  bool have(PyObject* value) const {
+  // Returns the name of the module of a function that another one has, of a class, or of an instance's class.
+  PyObject* of(PyObject* value) const {
     py::object function;
     if (Py_IS_TYPE(value, &PyClassMethod_Type) || Py_IS_TYPE(value, &PyStaticMethod_Type)) {
       function = py::reinterpret_steal<py::object>(PyObject_GetAttrString(value, "__func__"));
@@ -30,31 +32,39 @@ class Modules {
     }
     if (PyFunction_Check(value)) {
       PyObject* globals = PyFunction_GetGlobals(value);
-      return globals != content_.ptr() && is_in(names_, PyDict_GetItem(globals, name_.ptr()));
+      return globals == content_.ptr() ? nullptr : text_in(globals, name_);
     }
     // NOLINTNEXTLINE(*-reinterpret-cast): the C API's way
     auto* type = PyType_Check(value) != 0 ? reinterpret_cast<PyTypeObject*>(value) : Py_TYPE(value);
-    if (PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE) == 0 || type->tp_dict == nullptr) return false;
-    return is_in(names_, PyDict_GetItem(type->tp_dict, module_.ptr()));
+    return PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE) == 0 ? nullptr : text_in(type->tp_dict, module_);
   }
 
  private:
-  py::frozenset names_;
   py::object content_;
   py::str name_{"__name__"};
   py::str module_{"__module__"};
 };
 
-py::list own_values(const py::object& owner, const py::frozenset& modules) {
+py::list own_values(const py::object& owner, const py::function& is_own) {
   py::object content = owner.attr("__dict__");
   if (PyDict_Check(content.ptr()) == 0) content = py::dict(content);  // a class has a proxy
-  const Modules wanted(modules, content);
-  py::list found;
+  const Modules modules(content);
+  // The function is asked when all are known: whatever it runs may change the namespace.
+  std::vector<std::pair<py::object, py::object>> values;
   PyObject* name = nullptr;
   PyObject* value = nullptr;
   Py_ssize_t position = 0;
   while (PyDict_Next(content.ptr(), &position, &name, &value) != 0) {
-    if (wanted.have(value)) found.append(py::reinterpret_borrow<py::object>(name));
+    PyObject* module = modules.of(value);
+    if (module == nullptr) continue;
+    values.emplace_back(py::reinterpret_borrow<py::object>(name), py::reinterpret_borrow<py::object>(module));
+  }
+  py::list found;
+  std::unordered_map<PyObject*, bool> known;
+  for (const auto& [key, module] : values) {
+    const auto [at, is_new] = known.try_emplace(module.ptr(), false);
+    if (is_new) at->second = is_own(module).cast<bool>();
+    if (at->second) found.append(key);
   }
   return found;
 }
@@ -62,7 +72,7 @@ py::list own_values(const py::object& owner, const py::frozenset& modules) {
 }  // namespace
 
 void register_own_values(py::module_& module) {
-  module.def("own_values", &own_values, py::arg("owner"), py::arg("modules"));
+  module.def("own_values", &own_values, py::arg("owner"), py::arg("is_own"));
 }
 
 }  // namespace zerocopy

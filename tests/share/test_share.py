@@ -415,9 +415,7 @@ def test_earlier_result_whose_file_was_replaced_goes_by_value(tmp_path: Path) ->
 
 def test_calls_that_mean_the_same_are_computed_once(tmp_path: Path) -> None:
     log = os.fsencode(tmp_path / "log")  # as bytes: a file that is named counts
-    values = [share.load(sharing.counted, log, {"1", "2"}) for _ in range(2)]
-    values.append(share.load(sharing.counted, log=log, value={"2", "1"}))
-    values.append(share.load(sharing.counted, log, {"1", "2"}, 0.0))
+    values = [share.load(sharing.counted, log, value) for value in ({"1", "2"}, {"2", "1"})]
     assert sharing.calls_in(tmp_path / "log") == 1 and all(value["value"] == {"1", "2"} for value in values)
     share.load(sharing.counted, log, {"1", "3"})
     share.load(sharing.counted, log, frozenset({"1", "2"}))

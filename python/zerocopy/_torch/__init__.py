@@ -205,6 +205,14 @@ def pickled_storage(obj: Any) -> PickledStorage | None:
     return PickledStorage(storage, storage_type, dtype, location, numel)
 
 
+def pickled_storage_like(known: PickledStorage, storage: torch.UntypedStorage) -> PickledStorage:
+    """Return what a pickle of torch's says of a storage that tensors of the same dtype as those of another have."""
+    numel = storage.nbytes() // (known.storage.nbytes() // known.numel)
+    return PickledStorage(
+        storage, known.storage_type, known.dtype, _serialization.location_tag(storage), numel
+    )
+
+
 _skipping = threading.local()
 
 

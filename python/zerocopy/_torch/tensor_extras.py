@@ -44,6 +44,18 @@ def extras_of(tensor: torch.Tensor) -> TensorExtras | None:
     return found if flags or hooks or found.attributes or found.grad is not None else None
 
 
+def is_simple(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is elements of a storage and nothing else."""
+    return (
+        tensor.layout is torch.strided
+        and tensor.device.type in ("cpu", "cuda")
+        and not tensor.is_quantized
+        and not tensor.is_nested
+        and not is_named(tensor)
+        and extras_of(tensor) is None
+    )
+
+
 def extras_of_subclass(tensor: torch.Tensor) -> TensorExtras | None:
     """Return the extras of a tensor whose class may have a ``__torch_function__``: it is not asked."""
     with _torch.without_torch_function():

@@ -58,6 +58,10 @@ class MappedFiles:
         return _core.file_mappings()
 
     @functools.cached_property
+    def _begins(self) -> list[int]:
+        return [mapping.begin for mapping in self._mappings]
+
+    @functools.cached_property
     def _written(self) -> set[str]:
         """The identities of files that a mapping of this process can write to."""
         return {mapping.identity for mapping in self._mappings if mapping.shared and mapping.writable}
@@ -110,7 +114,7 @@ class MappedFiles:
 
     def _listed_before(self, address: int) -> _core.FileMapping | None:
         """Return the last mapping in the list that begins at this address or before it."""
-        index = bisect.bisect_right(self._mappings, address, key=lambda mapping: mapping.begin) - 1
+        index = bisect.bisect_right(self._begins, address) - 1
         return self._mappings[index] if index >= 0 else None
 
     def _descriptor_of(self, mapping: _core.FileMapping) -> int | None:

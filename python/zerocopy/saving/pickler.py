@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from zerocopy import _torch
+from zerocopy._torch import tensor_extras
 from zerocopy.lazy.placeholder import NotYetLoadedTensor, real_of
 from zerocopy.lazy.placeholder_builder import TensorRecipe
 from zerocopy.lazy.tensor_info import shape_of
@@ -233,7 +234,7 @@ def pickled(obj: Any, owner: object, store: Store, examine: Callable[[Any], None
     store : callable
         Is given every storage.
     examine : callable, optional
-        Is given every object that has a way of its own to be pickled, and may raise.
+        Is given every object that has a way of its own to be pickled, but plain tensors, and may raise.
     """
     buffer = io.BytesIO()
     _Pickler(buffer, owner, store, examine).dump(obj)
@@ -251,6 +252,7 @@ class _Pickler(pickle.Pickler):
         super().__init__(file, protocol=PROTOCOL)
         self._owner, self._store, self._examine = owner, store, examine
         self._converted: dict[Any, Any] = {}
+        self._ways: dict[torch.dtype, _Way | None] = {}
 
     def persistent_id(self, obj: Any) -> PersistentId | None:
         if type(obj) in _NO_STORAGE:
@@ -261,6 +263,12 @@ class _Pickler(pickle.Pickler):
         return None if storage is None else _persistent_id(storage, self._store(storage, None))
 
     def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is OrderedDict and not (obj or vars(obj)):  # each tensor has one: its own way takes longer
+            return OrderedDict, ()
+        if type(obj) is torch.Tensor and obj.device.type == "cpu" and tensor_extras.is_simple(obj):
+            way = self._way_of(obj.dtype)
+            if way is not None:
+                return self._reduced(obj, way)
         if self._examine is not None:
             self._examine(obj)
         if isinstance(obj, NotYetLoadedTensor) and _is_temporary(obj):
@@ -273,6 +281,39 @@ class _Pickler(pickle.Pickler):
             if (applied := _applied(real)) is not real:
                 return applied.__reduce_ex__(PROTOCOL)
         return NotImplemented
+
+    def _way_of(self, dtype: torch.dtype) -> _Way | None:
+        if dtype not in self._ways:
+            self._ways[dtype] = _way_of(dtype)
+        return self._ways[dtype]
+
+    def _reduced(self, tensor: torch.Tensor, way: _Way) -> Any:
+        """Return what torch's own way, which asks a lot of each tensor, returns for a plain one."""
+        storage = _torch.pickled_storage_like(way.storage, _torch.untyped_of(tensor))
+        stored = _StoredStorage(self._owner, _persistent_id(storage, self._store(storage, None)))
+        place = tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
+        return way.rebuild, (stored, *place, tensor.requires_grad, *way.others, OrderedDict())
+
+
+class _Way(NamedTuple):
+    """The way that torch pickles plain tensors of a dtype: a function, one's storage, and arguments between others."""
+
+    rebuild: Any
+    storage: _torch.PickledStorage
+    others: tuple[Any, ...]
+
+
+def _way_of(dtype: torch.dtype) -> _Way | None:
+    """Return how torch pickles plain tensors of a dtype; None where a mode or a release has another way."""
+    one = torch.empty(1, dtype=dtype, device="cpu")
+    if type(one) is not torch.Tensor or _torch.skips_data():
+        return None
+    try:
+        rebuild, (storage, _, _, _, _, *others, hooks) = one.__reduce_ex__(PROTOCOL)
+        described = _torch.pickled_storage(storage)
+    except (KeyError, TypeError, ValueError):
+        return None
+    return _Way(rebuild, described, tuple(others)) if described and type(hooks) is OrderedDict else None
 
 
 def _applied(tensor: torch.Tensor) -> torch.Tensor:

@@ -175,9 +175,9 @@ def unload(key: str) -> int:
 
 def _cache() -> Cache | None:
     place = folder.default_folder()
-    if not place.exists():
+    if not os.path.exists(place):
         return None
-    folder.require_private(str(place))
+    folder.require_private(place)
     return Cache(place)
 
 

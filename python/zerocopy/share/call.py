@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import inspect
 import os
 import sys
 import types
@@ -21,7 +20,6 @@ import torch
 from zerocopy._native import _C
 from zerocopy._version import __version__
 from zerocopy.errors import UnsupportedError
-from zerocopy.process import replacements
 from zerocopy.saving.mapped_files import FileExtent
 from zerocopy.share import call_options
 from zerocopy.share.cache.entries import name_of_entry
@@ -70,8 +68,6 @@ def encode(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: 
     UnsupportedError
         If an argument belongs to this process, or takes dill, which is not there.
     """
-    args, kwargs = _canonical(function, args, kwargs)
-    # In the order of the signature, and of the call for what the signature does not name.
     whole = function, args, list(kwargs.items())
     notes, storages, content = _serialized(whole, known)
     if known.arguments and _has_part_of_result([*args, *kwargs.values()], storages, known):
@@ -154,51 +150,6 @@ def name_of(function: Any) -> str:
     return f"{getattr(plain, '__module__', None) or '?'}.{name}"
 
 
-def _canonical(
-    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return arguments in the one form that calls that mean the same have."""
-    wrapper = getattr(function, "__func__", function)
-    owner = () if wrapper is function else (function.__self__,)
-    plain = replacements.original(wrapper)
-    if (
-        not kwargs
-        and type(plain) is types.FunctionType
-        and not any(map(_is_default, (*owner, *args), _positional_defaults(plain)))
-    ):
-        return args, kwargs  # bind() returns the same, but inspect.signature takes 250 µs at the first call
-    try:
-        signature = _signature(plain)
-        bound = signature.bind(*owner, *args, **kwargs)
-    except (TypeError, ValueError):
-        return args, kwargs
-    # In front of more arguments than have names none may be left out.
-    is_open = any(
-        parameter.kind is parameter.VAR_POSITIONAL and name in bound.arguments
-        for name, parameter in signature.parameters.items()
-    )
-    for name, parameter in signature.parameters.items():
-        can_go = parameter.kind is parameter.KEYWORD_ONLY or (
-            parameter.kind is parameter.POSITIONAL_OR_KEYWORD and not is_open
-        )
-        if can_go and name in bound.arguments and _is_default(bound.arguments[name], parameter.default):
-            del bound.arguments[name]
-    return bound.args[len(owner) :], bound.kwargs
-
-
-def _positional_defaults(function: types.FunctionType) -> tuple[Any, ...]:
-    """Return the defaults of the positional parameters. ``Parameter.empty`` stands for a missing default."""
-    defaults = function.__defaults__ or ()
-    return (inspect.Parameter.empty,) * (function.__code__.co_argcount - len(defaults)) + defaults
-
-
-def _is_default(value: Any, default: Any) -> bool:
-    # Of other types "==" may mean anything; and 0.0 is not -0.0.
-    return value is default or (
-        type(value) is type(default) and type(value) in _COMPARED and repr(value) == repr(default)
-    )
-
-
 _IMMUTABLE = (
     *(str, bytes, int, float, complex, bool, type(None), type, os.PathLike),
     *(types.FunctionType, torch.dtype, torch.device),
@@ -208,21 +159,6 @@ _IMMUTABLE = (
 def mutable(values: Iterable[Any]) -> list[Any]:
     """Return the arguments that a call may change, or give back."""
     return [value for value in values if not isinstance(value, _IMMUTABLE)]
-
-
-_COMPARED = (str, bytes, int, float, bool)
-
-
-def _signature(function: Any) -> inspect.Signature:
-    # Not of what others have wrapped: a wrapper may tell keywords from positions.
-    return _signature_of_function(function) if type(function) is types.FunctionType else _asked(function)
-
-
-def _asked(function: Any) -> inspect.Signature:
-    return inspect.signature(function, follow_wrapped=False)
-
-
-_signature_of_function = functools.lru_cache(maxsize=64)(_asked)  # which holds no model, as objects may
 
 
 class _Notes:

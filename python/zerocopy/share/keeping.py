@@ -49,7 +49,7 @@ class Computation:
         begun = time.monotonic()
         with (
             _loaders_that_map(),
-            recorder.Recording(self._call.paths, self._call.modules, str(self._cache.folder)) as recording,
+            recorder.Recording(self._call.paths, self._call.modules, self._cache.folder) as recording,
             generators.Use() as use,
             Hashes() as noted,
             _hooks_of_their_own_numbers(),

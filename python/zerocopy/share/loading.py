@@ -12,13 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from zerocopy._native import _C
 from zerocopy.errors import UnsupportedError
 from zerocopy.process import interrupts, tally
 from zerocopy.share import call, call_options, earlier
@@ -119,7 +117,7 @@ class _Load:
         why = state.why_plain() or (self._is_patched and call.why_plain(self._args, self._kwargs))
         if why:
             return None, _PlainCall(why)
-        cache = _usable_cache()
+        cache = folder.usable()
         if cache is None:
             return None, _PlainCall("there is no folder for results on this machine")
         self._cache = cache
@@ -216,13 +214,3 @@ def _tell_outside(conditions: Conditions) -> None:
     for recording in hearing.under_way():
         recording.took(conditions)
 
-
-def _usable_cache() -> Cache | None:
-    """Return the folder of results, or None where there is none. ``CacheError``, ``OSError``."""
-    cache = Cache(folder.default_folder())
-    cache.prepare()
-    if "ZEROCOPY_CACHE" not in os.environ:
-        _, is_network = _C.file_system_of_path(os.fsencode(cache.folder))
-        if is_network:
-            return None
-    return cache

@@ -43,6 +43,11 @@ def device(kind: str, index: int | None) -> torch.device:
 
 def parameter(data: Any, requires_grad: bool) -> torch.nn.Parameter:
     """Return ``torch.nn.Parameter(data, requires_grad)``."""
+    try:
+        if type(data) is torch.Tensor:
+            return torch.nn.Parameter(data, requires_grad)
+    except (RuntimeError, TypeError):  # which the checked version explains
+        pass
     made: torch.nn.Parameter = rebuild.rebuild_parameter(data, requires_grad, None)
     return made
 

@@ -11,7 +11,6 @@ import stat
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
 from zerocopy.errors import CacheError
@@ -31,13 +30,37 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _log = logging.getLogger("zerocopy")
 
 
-def default_folder() -> Path:
+def default_folder() -> str:
     """Return ``ZEROCOPY_CACHE``, or ``zerocopy`` in the user's folder of caches."""
     named = os.environ.get("ZEROCOPY_CACHE")
     if named:
-        return Path(named).absolute()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base and base.startswith("/") else Path.home() / ".cache") / "zerocopy"
+        return os.path.abspath(named)
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return f"{base if base.startswith('/') else os.path.expanduser('~/.cache')}/zerocopy"
+
+
+def usable() -> Cache | None:
+    """Return the folder of results, which is made where it is missing; None on a network that nobody has named.
+
+    ``CacheError`` if others may write to it, ``OSError`` if it cannot be made.
+    """
+    folder = default_folder()
+    try:
+        number = require_private(folder)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(folder), exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+        number = require_private(folder)
+    is_usable = "ZEROCOPY_CACHE" in os.environ or not _is_on_network(folder, number)
+    return Cache(folder) if is_usable else None
+
+
+@functools.lru_cache(maxsize=16)
+def _is_on_network(folder: str, _: int) -> bool:
+    from zerocopy._native import _C  # which imports torch: not needed to list what is kept
+
+    return _C.file_system_of_path(os.fsencode(folder))[1]
 
 
 def parsed_bytes(given: str, name: str) -> int | None:
@@ -56,22 +79,13 @@ class Cache:
 
     Parameters
     ----------
-    folder : Path
+    folder : str
         Where it is.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: str) -> None:
         self.folder = folder
         self._results = f"{folder}/results"
-
-    def prepare(self) -> None:
-        """Make the folder. ``CacheError`` if others may write to it, ``OSError`` if it cannot be made."""
-        with contextlib.suppress(FileExistsError):
-            self.folder.parent.mkdir(parents=True, exist_ok=True)
-            self.folder.mkdir(mode=0o700)
-        require_private(str(self.folder))
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(self._results, 0o700)
 
     # ---------------------------------------------------------------------------------- entries
 
@@ -162,8 +176,9 @@ class Cache:
         whole = len(beginning) - covered + size
         self._make_room(whole, key)
         folder = f"{self._results}/{key}"
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(folder, 0o700)
+        for needed in (self._results, folder):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(needed, 0o700)
         with NewEntry(folder, beginning, whole) as new:
             yield new
 
@@ -238,20 +253,21 @@ class Cache:
 @functools.lru_cache(maxsize=16)
 def _are_safe_above(folder: str, _: int) -> bool:
     """Return whether nobody else can put another folder in the place of this one."""
-    for parent in Path(folder).resolve().parents:
-        status = parent.stat()
+    status = os.stat(folder)
+    while not os.path.samestat(above := os.stat(folder := f"{folder}/.."), status):
+        status = above
         is_open = status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX
         if is_open or status.st_uid not in (0, os.geteuid()):
             return False
     return True
 
 
-def require_private(folder: str) -> None:
-    """Raise ``CacheError`` unless a folder is this user's, and only this user may write there."""
+def require_private(folder: str) -> int:
+    """Return the inode of a folder. ``CacheError`` unless it is this user's, and only this user may write there."""
     status = os.stat(folder)
     if not stat.S_ISDIR(status.st_mode):
         raise CacheError(f"{folder}: expected a folder for results")
-    if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
+    if status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise CacheError(
             f"{folder} is of user {status.st_uid} and mode {stat.S_IMODE(status.st_mode):o}: the folder of results "
             "must be yours alone (mode 700); ZEROCOPY_CACHE names another one"
@@ -260,6 +276,7 @@ def require_private(folder: str) -> None:
         raise CacheError(
             f"{folder} is in a folder that others may write to; ZEROCOPY_CACHE names another one"
         )
+    return status.st_ino
 
 
 def _is_unfinished(path: str) -> bool:

@@ -25,7 +25,7 @@ Row = list[Any]
 _NO_IDENTITY = (0, 0, 0, 0, 0)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Conditions:
     """The conditions of a result, apart from its key.
 
@@ -46,7 +46,7 @@ class Conditions:
     argv : list of str or None
         ``sys.argv``, if the call read it.
     state : str
-        The digest of the settings of torch and Python.
+        The settings of torch and Python.
     modules : dict
         The program's own top-level modules that the call imported, and their origin.
     imported : list of str
@@ -120,9 +120,8 @@ class Here:
     """State of this process, asked once for all results of a key."""
 
     def __init__(self) -> None:
-        self.state = state.digest()
-        self.variables = environment.read()
-        self.environment = environment.digest(self.variables)
+        self.state = state.description()
+        self.variables, self.environment = environment.variables()
 
 
 def first_changed(rows: list[Row], within_boot: bool = True) -> Row | None:

@@ -11,7 +11,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from zerocopy.process import descendants
 
@@ -38,32 +38,45 @@ _FAMILIES = (
 )
 #: Variables that decide how progress looks, where temporary files lie, or how torch compiles: they never count.
 _IGNORED = frozenset(["COLUMNS", "LINES", "TERM", "NO_COLOR", "FORCE_COLOR", "TMPDIR", "TEMP", "TMP"])
+_IGNORED_FAMILIES = ("ZEROCOPY_", "KMP_", "TORCHINDUCTOR_", "TRITON_")
 
 
 def _never_counts(name: str) -> bool:
-    return name in _IGNORED or name.startswith(("ZEROCOPY_", "KMP_", "TORCHINDUCTOR_", "TRITON_"))
+    return name in _IGNORED or name.startswith(_IGNORED_FAMILIES)
 
 
 def _counts_if_read(name: str) -> bool:
     return name in _SESSION or name.startswith(_FAMILIES)
 
 
-def read() -> dict[str, str]:
-    """Return all variables as they are, without those of ``zerocopy run``."""
+class Variables(NamedTuple):
+    """All variables, and a digest of those that count whether they are read or not."""
+
+    values: dict[str, str]
+    digest: str
+
+
+def variables() -> Variables:
+    """Return the variables as they are, without those of ``zerocopy run``."""
+    global _last
     # Python's own dictionary of bytes: to go by os.environ takes ten times as long, and would be noted.
     found = getattr(os.environ, "_data", None)
-    variables = found if isinstance(found, dict) else dict(os.environb)
-    return descendants.unreached(
-        {os.fsdecode(name): os.fsdecode(value) for name, value in list(variables.items())}
-    )
+    content = found if isinstance(found, dict) else dict(os.environb)
+    if _last is None or _last[0] != content:
+        content = dict(content)
+        _last = content, _described(content)
+    return _last[1]
 
 
-def digest(variables: dict[str, str]) -> str:
-    """Return a digest of the variables that count whether they are read or not."""
-    counting = sorted(
-        item for item in variables.items() if not (_never_counts(item[0]) or _counts_if_read(item[0]))
-    )
-    return hashlib.blake2b(repr(counting).encode(errors="surrogateescape"), digest_size=16).hexdigest()
+_last: tuple[dict[bytes, bytes], Variables] | None = None
+
+
+def _described(content: dict[bytes, bytes]) -> Variables:
+    decoded = {os.fsdecode(name): os.fsdecode(value) for name, value in content.items()}
+    found = descendants.unreached(decoded)
+    counting = sorted(item for item in found.items() if not (_never_counts(item[0]) or _counts_if_read(item[0])))
+    text = repr(counting).encode(errors="surrogateescape")
+    return Variables(found, hashlib.blake2b(text, digest_size=16).hexdigest())
 
 
 class _HeardEnviron(os._Environ):  # type: ignore[type-arg]
@@ -120,10 +133,9 @@ class Reads:
     """
 
     def __init__(self) -> None:
-        self._before = read()
+        self._before, self.digest = variables()
         self._argv = list(getattr(sys, "argv", []))
         self._names: set[str] = set()
-        self.digest = digest(self._before)
         self.argv: list[str] | None = None
 
     def variables(self) -> dict[str, str | None]:

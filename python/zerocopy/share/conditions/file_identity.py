@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-from pathlib import Path
 
 Identity = tuple[int, int, int, int, int]
 
@@ -23,6 +22,7 @@ def is_same(one: Identity, other: Identity, within_boot: bool) -> bool:
 def boot() -> str:
     """Return what tells this boot of the machine from others."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        with open("/proc/sys/kernel/random/boot_id", "rb", buffering=0) as file:
+            return file.read(64).decode().strip()
     except OSError:
         return ""

@@ -13,7 +13,7 @@ import itertools
 import operator
 import sys
 import types
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -37,6 +37,7 @@ _MAX_PARTS = 1000  # of the description of one value
 _MAX_DEPTH = 32
 _MAX_BYTES = 1 << 16  # of a tensor or an array whose elements are compared
 _CALLED = ("__init__", "__new__", "__call__")
+_MAINS = ("__main__", "__mp_main__")
 _BUILTIN = ("builtins", "abc", "typing", "collections.abc")
 #: Attributes of classes that count something.
 _COUNTERS = ("next_id",)  # of torch.utils.hooks.RemovableHandle
@@ -57,6 +58,8 @@ def of_classes(pickles: Iterable[bytes], names: Iterable[str] = ()) -> Namespace
     for pickle in pickles:
         for raw_module, raw_name in _C.foreign_globals(pickle):
             module, name = _text(raw_module), _text(raw_name)
+            if module.partition(".")[0] == "zerocopy":
+                continue
             modules.add(module)
             value = _found(module, name)
             for cls in value.__mro__ if isinstance(value, type) else ():
@@ -66,7 +69,7 @@ def of_classes(pickles: Iterable[bytes], names: Iterable[str] = ()) -> Namespace
     for name in sorted(modules):
         for package in (name, *_packages(name)):
             if package in sys.modules and not is_own(package) and package not in _BUILTIN:
-                found[f"{package}!"] = _of_program(sys.modules[package])
+                found[f"{package}!"] = _of_program(sys.modules[package], is_own)
     return found
 
 
@@ -78,56 +81,37 @@ def _described(cls: type) -> list[Any]:
     ]
     if is_own(cls.__module__):  # the module is described
         return [aliases, {}, {}]
-    return [aliases, _values(cls), _of_program(cls)]
+    return [aliases, _values(cls), _of_program(cls, is_own)]
 
 
-def _of_program(namespace: Any) -> dict[str, str]:
+def _of_program(namespace: Any, is_own: Callable[[str], bool]) -> dict[str, str]:
     """Return digests of the functions and classes of the program that an installed module or class has."""
-    names = _core.own_values(namespace, own_modules())
+    names = _core.own_values(namespace, is_own)
     return {name: _digest(vars(namespace)[name]) for name in names if name[:2] != "__" or name in _CALLED}
 
 
-_own: tuple[Any, frozenset[str]] = None, frozenset()
-
-
-def own_modules() -> frozenset[str]:
-    """Return the names of the program's own modules, as far as they are imported, and of its main module."""
-    global _own
-    imported = len(sys.modules), next(reversed(sys.modules))
-    if _own[0] != imported:
-        names = (name for name, module in list(sys.modules.items()) if _is_own(module))
-        _own = imported, frozenset((*names, "__main__", "__mp_main__"))
-    return _own[1]
-
-
 def is_own(name: str) -> bool:
-    """Return whether a module is the program's own."""
-    return name in own_modules()
-
-
-def _is_own(module: Any) -> bool:
-    if program.is_of_library(module):
-        return False
-    origin = program.origin_of(module)
-    return isinstance(origin, str) and program.is_own(origin)
+    """Return whether a module that is imported is the program's own; its main module is."""
+    path = getattr(sys.modules.get(name), "__dict__", {}).get("__file__")
+    return name in _MAINS or (isinstance(path, str) and program.is_own(path))
 
 
 def of_own_modules(names: Iterable[str]) -> Namespaces:
     """Return the digests of the program's own modules among these, and of those that they use in turn."""
-    own, seen, left = own_modules(), set[str](), [*names]
+    seen, left = set[str](), [*names]
     while left:
         name = left.pop()
         module = sys.modules.get(name)
-        if name in seen or name not in own or not isinstance(module, types.ModuleType):
+        if name in seen or not is_own(name) or not isinstance(module, types.ModuleType):
             continue
         seen.add(name)
         for value in list(vars(module).values()):
             used = (
                 value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
             )
-            if isinstance(used, str) and used in own:
+            if isinstance(used, str):
                 left.append(used)
-    seen -= {"__main__", "__mp_main__"}  # their functions and classes go by value, in the key
+    seen.difference_update(_MAINS)  # their functions and classes go by value, in the key
     return {f"{name}:": of_module(sys.modules[name]) for name in sorted(seen)}
 
 
@@ -150,6 +134,7 @@ def _add(found: Namespaces, prefix: str, namespace: Any, module: str) -> None:
 
 def changed(known: Namespaces) -> str:
     """Return which of the names stands for something else in this process, or an empty string."""
+    is_own_now = functools.cache(is_own)
     for name, before in known.items():
         is_module = name.endswith("!")
         module_name, _, qualname = name.rstrip("!").partition(":")
@@ -157,12 +142,12 @@ def changed(known: Namespaces) -> str:
         if module is None:
             continue
         if is_module:
-            if _of_program(module) != before:
+            if _of_program(module, is_own_now) != before:
                 return module_name
         elif not qualname:
             if _differ(of_module(module), before):
                 return module_name
-        elif not _is_same_class(module_name, qualname, *before):
+        elif not _is_same_class(module_name, qualname, is_own_now, *before):
             return f"{module_name}.{qualname}"
     return ""
 
@@ -194,7 +179,12 @@ def _member(package: str, name: str) -> Any:
 
 
 def _is_same_class(
-    module: str, name: str, aliases: list[Any], values: dict[str, str], put_there: dict[str, str]
+    module: str,
+    name: str,
+    is_own: Callable[[str], bool],
+    aliases: list[Any],
+    values: dict[str, str],
+    put_there: dict[str, str],
 ) -> bool:
     cls = _found(module, name)
     if not isinstance(cls, type) or (cls.__module__, cls.__qualname__) != (module, name):
@@ -203,7 +193,7 @@ def _is_same_class(
         member = _member(package, name)
         if member is not None and (member is cls) != is_cls:
             return False
-    return not _differ(_values(cls), values) and (is_own(module) or _of_program(cls) == put_there)
+    return not _differ(_values(cls), values) and (is_own(module) or _of_program(cls, is_own) == put_there)
 
 
 def _values(cls: type) -> dict[str, str]:

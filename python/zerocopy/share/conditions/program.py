@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.machinery
 import os
 import sys
@@ -30,8 +31,6 @@ _NOTHING = _Listing(0, frozenset(), frozenset())
 _listings: dict[str, _Listing] = {}
 
 
-# Asking sysconfig and site costs a client some ten milliseconds.
-INSTALLED = ("/site-packages/", "/dist-packages/")
 # Code that Python and torch generate. PyTorch 2.2 to 2.6 write the last one on importing torch.distributed.
 _GENERATED = ("/__pycache__", "/torchinductor_", "/_remote_module_non_scriptable.py")
 _FOLDERS = (
@@ -41,16 +40,16 @@ _FOLDERS = (
 _LIBRARIES = tuple({f"{path}/" for folder in _FOLDERS for path in (folder, os.path.realpath(folder))})
 
 
-def is_of_library(module: Any) -> bool:
-    """Return whether a module is surely not the program's own: quicker than :func:`is_own` of its origin."""
-    path = getattr(module, "__dict__", {}).get("__file__")
-    return isinstance(path, str) and (path.startswith(_LIBRARIES) or any(mark in path for mark in INSTALLED))
+def is_of_package(path: str) -> bool:
+    """Return whether an absolute path is of a package that was installed."""
+    # To ask sysconfig and site costs a client some ten milliseconds.
+    return "/site-packages/" in path or "/dist-packages/" in path
 
 
 def is_installed(path: str) -> bool:
     """Return whether an absolute path is of the standard library, a package that was installed, or zerocopy."""
     inside = f"{path}/"
-    return inside.startswith(_LIBRARIES) or any(mark in inside for mark in INSTALLED)
+    return is_of_package(inside) or inside.startswith(_LIBRARIES)
 
 
 def is_generated(path: str) -> bool:
@@ -58,8 +57,10 @@ def is_generated(path: str) -> bool:
     return any(mark in path for mark in _GENERATED)
 
 
+@functools.lru_cache(maxsize=4096)
 def is_own(path: str) -> bool:
     """Return whether a file is the program's, and neither installed nor generated."""
+    path = _tidy(path)
     return path.startswith("/") and not is_installed(path) and not is_generated(path)
 
 
@@ -93,7 +94,7 @@ def found(name: str, entries: Iterable[str]) -> Origin | None:
 
 def shadowed(names: frozenset[str], entries: Iterable[str]) -> list[str]:
     """Return which of the names a folder of the program's own on ``sys.path`` may have modules for."""
-    folders = [_folder_of(entry) for entry in entries]
+    folders = [_folder_of(entry) for entry in entries] if names else []
     return sorted(
         {name for folder in folders if is_own(folder) for name in names & _listing_of(folder).stems}
     )

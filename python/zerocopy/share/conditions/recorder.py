@@ -74,7 +74,7 @@ class Recording:
         with contextlib.suppress(FileNotFoundError):  # it has been removed
             self._folder = f"{os.getcwd().rstrip('/')}/"
         self._baseline, self._path = set(sys.modules), list(sys.path)
-        self._state = state.digest()
+        self._state = state.description()
         self._own = namespaces.of_own_modules(self._used)
         self._begun = time.clock_gettime_ns(_CLOCK_OF_FILES)
         self._reads = environment.Reads()
@@ -234,7 +234,7 @@ class Recording:
         """Add a file of each installed package: another release has another one."""
         for name in {module.partition(".")[0] for module in modules} - {"torch", "zerocopy"}:
             path = program.origin_of(sys.modules.get(name))
-            if isinstance(path, str) and any(mark in path for mark in program.INSTALLED):
+            if isinstance(path, str) and program.is_of_package(path):
                 with contextlib.suppress(OSError):
                     self._rows[path, "file"] = [path, "file", *identity(os.stat(path))]
 

@@ -53,10 +53,8 @@ def state() -> dict[str, Any]:
         "device": "cpu",
         "grad": torch.is_grad_enabled(),
         "inference": torch.is_inference_mode_enabled(),
-        "deterministic": [
-            torch.are_deterministic_algorithms_enabled(),
-            torch.is_deterministic_algorithms_warn_only_enabled(),
-        ],
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "warn only": torch.is_deterministic_algorithms_warn_only_enabled(),
         "matmul": torch.get_float32_matmul_precision(),
         "flush denormal": _DENORMAL * 1.0 == 0.0,
         "quantized engine": torch.backends.quantized.engine,
@@ -88,10 +86,10 @@ def extensions() -> list[Any]:
     return [sorted(ours, key=_name_of), list(user_globals.given()), packages]
 
 
-def digest() -> str:
-    """Return a digest of all of it."""
+def description() -> str:
+    """Return a text that equal states have in common."""
     added = extensions()
-    return namespaces.digest_of([state(), added if any(added) else None])
+    return repr((state(), namespaces.digest_of(added) if any(added) else None))
 
 
 @functools.lru_cache(maxsize=1024)

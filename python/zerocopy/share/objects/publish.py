@@ -138,6 +138,8 @@ class Plan:
 
     def is_for_a_copy(self, mapped: MappedFiles) -> bool:
         """Return whether storages are so large that a copy of this process should write them."""
+        if not self._offsets:
+            return False
         from zerocopy.saving import snapshot  # few results need it
 
         spans = [self._placed.spans[number] for number in self._offsets]

@@ -113,7 +113,7 @@ class OutOfBandBuffers:
             return known
         kind = type(obj)
         if kind in tensor_extras.TENSORS:
-            return self._add(obj, obj) if is_simple(obj) else None
+            return self._add(obj, obj) if tensor_extras.is_simple(obj) else None
         if kind is torch.storage.TypedStorage:
             return self._add(obj, obj)
         if kind is torch.UntypedStorage:
@@ -239,18 +239,6 @@ def _require_no_open_file(obj: Any) -> None:
     """Refuse a file that dill would open anew, at its beginning or cut to nothing."""
     if isinstance(obj, _FILES) and obj not in (sys.__stdin__, sys.__stdout__, sys.__stderr__):
         raise UnsupportedError(f"an open file ({obj.name}) belongs to its process: pass its path")
-
-
-def is_simple(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is elements of a storage and nothing else: the machine makes it anew."""
-    return (
-        tensor.layout is torch.strided
-        and tensor.device.type in ("cpu", "cuda")
-        and not tensor.is_quantized
-        and not tensor.is_nested
-        and not tensor_extras.is_named(tensor)
-        and tensor_extras.extras_of(tensor) is None
-    )
 
 
 def _typed(storage: torch.UntypedStorage) -> Any:
