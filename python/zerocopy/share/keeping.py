@@ -107,7 +107,7 @@ class Computation:
                 if not self._is_complete(head, recording, plan.pickles):
                     return result
                 with contextlib.suppress(*[Exception] * is_plain):  # Python's unpickler has another way
-                    return self._written(result, head, plan, plan.is_for_a_copy(mapped))
+                    return self._written(result, head, plan, plan.is_for_a_copy())
         return result
 
     def _is_complete(

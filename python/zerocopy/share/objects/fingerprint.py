@@ -31,28 +31,29 @@ def digest_of(obj: Any, thoroughly: bool = True) -> str | None:
         skeleton = (buffers.skeleton_of if thoroughly else buffers.quick_skeleton_of)(obj)
     except Exception:  # then nothing is known about it
         return None
-    return digest_of_skeleton(skeleton, buffers)
+    with MappedFiles() as mapped:
+        return digest_of_skeleton(skeleton, buffers, mapped)
 
 
-def digest_of_skeleton(skeleton: bytes, buffers: OutOfBandBuffers) -> str:
+def digest_of_skeleton(skeleton: bytes, buffers: OutOfBandBuffers, mapped: MappedFiles) -> str:
     """Return the digest of the object that a skeleton and its buffers are of."""
     tensors, storages = _tensors_and_storages(buffers)
-    digest = hashlib.blake2b(repr((tensors, _places_of(storages))).encode(), digest_size=20)
+    places = _places_of(storages, mapped)
+    digest = hashlib.blake2b(repr((tensors, places)).encode(), digest_size=20)
     digest.update(skeleton)
     return digest.hexdigest()
 
 
-def _places_of(storages: list[torch.UntypedStorage]) -> list[tuple[Any, int]]:
+def _places_of(storages: list[torch.UntypedStorage], mapped: MappedFiles) -> list[tuple[Any, int]]:
     """Return of each storage what its bytes lie in, and where in that."""
     names: dict[int, Any] = {}
     places: list[tuple[Any, int]] = []
-    with MappedFiles() as mapped:
-        for storage in storages:
-            place = mapped.place_of(storage.data_ptr(), storage.nbytes())
-            if place is not None:
-                places.append((_what(place, names), place.offset))
-            elif storage.device.type == "cpu":
-                places.append(("bytes", _core.crc32(_torch.bytes_of(storage))))
+    for storage in storages:
+        place = mapped.place_of(storage.data_ptr(), storage.nbytes())
+        if place is not None:
+            places.append((_what(place, names), place.offset))
+        elif storage.device.type == "cpu":
+            places.append(("bytes", _core.crc32(_torch.bytes_of(storage))))
     return places
 
 

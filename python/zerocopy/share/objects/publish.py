@@ -23,7 +23,7 @@ from zerocopy.share.cache.entries import Part, aligned, name_of_entry
 from zerocopy.share.conditions.file_identity import identity
 from zerocopy.share.conditions.hashes import Hashes
 from zerocopy.share.objects import dedupe, fingerprint, serialized
-from zerocopy.share.objects.dedupe import Placed, Same, Seat, Span, place
+from zerocopy.share.objects.dedupe import Same, Seat, Span, place
 
 _MAPPING_ROW = struct.Struct("=QQQ")  # part, offset in the part, size
 _STORAGE_ROW = struct.Struct("=QQQQ")  # mapping, offset in the mapping, size, first row of the same storage
@@ -76,7 +76,7 @@ def plan_of(
             return None
     else:
         content = serialized.of(obj, storages, storages.store, arguments, noted=noted)
-    return Plan(content, storages, place(storages.found, mapped))
+    return Plan(content, storages, mapped)
 
 
 class Plan:
@@ -98,10 +98,13 @@ class Plan:
         What is written in front of the storages, and where behind the head.
     """
 
-    def __init__(self, content: serialized.SerializedObject, storages: Storages, placed: Placed) -> None:
+    def __init__(
+        self, content: serialized.SerializedObject, storages: Storages, mapped: MappedFiles
+    ) -> None:
         self.size = 0
-        self._content, self._storages = content, storages  # whose memory the spans are
-        self._placed, self._places = placed, list(placed.places)
+        self._content, self._storages, self._mapped_files = content, storages, mapped
+        placed = self._placed = place(storages.found, mapped)  # in the memory of the storages
+        self._places = list(placed.places)
         self._offsets: dict[int, int] = {}  # of the spans that are written
         self.parts = _parts_of(placed.spans, self._places)
         self._number_of = {part.descriptor: number for number, part in enumerate(self.parts, 1)}
@@ -130,13 +133,13 @@ class Plan:
         skeleton, buffers = self._content.skeleton, self._content.buffers
         if skeleton is None or buffers is None or not buffers.is_bare:
             return None
-        return fingerprint.digest_of_skeleton(skeleton, buffers)
+        return fingerprint.digest_of_skeleton(skeleton, buffers, self._mapped_files)
 
     def storages(self) -> list[tuple[int, memoryview]]:
         """Return the storages that are written, and where."""
         return [(offset, self._placed.spans[number].content()) for number, offset in self._offsets.items()]
 
-    def is_for_a_copy(self, mapped: MappedFiles) -> bool:
+    def is_for_a_copy(self) -> bool:
         """Return whether storages are so large that a copy of this process should write them."""
         if not self._offsets:
             return False
@@ -145,7 +148,7 @@ class Plan:
         spans = [self._placed.spans[number] for number in self._offsets]
         if snapshot.why_not_to_copy(sum(span.size for span in spans)):
             return False
-        return not any(mapped.is_shared(span.address, span.size) for span in spans)
+        return not any(self._mapped_files.is_shared(span.address, span.size) for span in spans)
 
     def _mapped(self) -> tuple[list[dedupe.Mapping], list[Seat | None]]:
         """Return the mappings, and where in them each span is."""

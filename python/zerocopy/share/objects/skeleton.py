@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import collections
 import io
 import pickle
 import sys
 import types
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -55,7 +55,7 @@ class OutOfBandBuffers:
         self._naming, self._hashes = naming, hashes or None
         self.found: list[Any] = []
         self.notes: list[tuple[Any, ...]] = []
-        self._numbers: dict[int, int] = {}  # by id; what is numbered is kept by `_kept`
+        self.numbers: dict[int, int] = {}  # of those, by id; what is numbered is kept by `_kept`
         self._kept: list[Any] = []
         for number, argument in arguments.items():
             self._add(argument, None, ("argument", number))
@@ -87,7 +87,7 @@ class OutOfBandBuffers:
         """Forget what was found. Buffers are taken in their order, so none may be there twice."""
         count = self._arguments
         del self.found[count:], self.notes[count:], self._kept[count:]
-        self._numbers = {at: number for at, number in self._numbers.items() if number < count}
+        self.numbers = {at: number for at, number in self.numbers.items() if number < count}
 
     @property
     def is_bare(self) -> bool:
@@ -108,7 +108,7 @@ class OutOfBandBuffers:
 
     def number_of(self, obj: Any) -> int | None:
         """Return the number of a buffer, or None for other objects."""
-        known = self._numbers.get(id(obj))
+        known = self.numbers.get(id(obj))
         if known is not None:
             return known
         kind = type(obj)
@@ -138,7 +138,7 @@ class OutOfBandBuffers:
         return False
 
     def _add(self, obj: Any, content: Any, note: tuple[Any, ...] | None = None) -> int:
-        number = self._numbers[id(obj)] = len(self.found)
+        number = self.numbers[id(obj)] = len(self.found)
         self._kept.append(obj)
         self.found.append(content)
         if note is not None:
@@ -161,14 +161,12 @@ class SkeletonPickler(pickle.Pickler):
 
     def reducer_override(self, obj: Any) -> Any:
         """Return how to get a buffer, or how an odd object is pickled."""
+        if type(obj) is OrderedDict and id(obj) not in self._buffers.numbers:  # modules consist of these
+            return _of_ordered_dict(obj)
         number = self._buffers.number_of(obj)
         return self._reduced(obj) if number is None else (taken, (number,))
 
     def _reduced(self, obj: Any) -> Any:
-        if (
-            type(obj) is collections.OrderedDict
-        ):  # its own way asks for its slots, and modules consist of these
-            return type(obj), (), obj.__dict__ or None, None, iter(obj.items())
         found = custom_reducers.reduced(obj)
         if found is not NotImplemented:
             return found
@@ -178,6 +176,11 @@ class SkeletonPickler(pickle.Pickler):
             # refers to the one that is in the model.
             raise pickle.PicklingError(by_value.why_nameless(obj))
         return by_value.reduced(obj)
+
+
+def _of_ordered_dict(obj: OrderedDict[Any, Any]) -> Any:
+    # Its own way asks for its slots.
+    return OrderedDict, (), vars(obj) or None, None, iter(obj.items()) if obj else None
 
 
 def taken(number: int) -> Any:
@@ -192,7 +195,7 @@ class _NamingPickler(SkeletonPickler):
         return self._buffers.name_of(obj)
 
     def reducer_override(self, obj: Any) -> Any:
-        return self._reduced(obj)
+        return _of_ordered_dict(obj) if type(obj) is OrderedDict else self._reduced(obj)
 
 
 def _dill_pickler(refusal: Exception) -> Any:
