@@ -247,9 +247,9 @@ class Descriptor {
   Descriptor& operator=(const Descriptor&) = delete;
   ~Descriptor() { ::close(number_); }
 
-  // Opens a file to read it. Throws FileError.
-  static std::unique_ptr<Descriptor> open(const std::string& path) {
-    const int number = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  // Opens a file. Throws FileError.
+  static std::unique_ptr<Descriptor> open(const std::string& path, int flags, mode_t mode) {
+    const int number = ::open(path.c_str(), flags | O_CLOEXEC, mode);
     if (number < 0) throw FileError(errno, path);
     return std::make_unique<Descriptor>(number);
   }
@@ -293,7 +293,8 @@ void register_saving(py::module_& module) {
       .def("close", [](PythonFile& self) { self.file().abandon(); });
   module.def("take_names", &take_names, py::arg("files"), py::arg("old") = std::vector<FileName>{});
   py::class_<Descriptor>(module, "Descriptor")
-      .def_static("open", &Descriptor::open, py::arg("path"))
+      .def_static("open", &Descriptor::open, py::arg("path"), py::arg("flags") = O_RDONLY | O_NONBLOCK,
+                  py::arg("mode") = 0)
       .def_static("of_process", &Descriptor::of_process, py::arg("process"))
       .def("fileno", &Descriptor::number);
   module.def("write_in_copy", &write_in_copy, py::arg("descriptor"), py::arg("pieces"), py::arg("part"),

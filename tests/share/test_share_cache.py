@@ -331,8 +331,8 @@ def test_lock_of_a_dead_process_is_free_and_a_child_has_none(tmp_path: Path) -> 
     with cache.lock("f" * 40):
 
         def child_takes_it_after_us() -> None:
-            with cache.lock("f" * 40) as has_waited:
-                assert has_waited
+            with cache.lock("f" * 40):
+                pass
 
         child = _start(child_takes_it_after_us)
         time.sleep(0.05)

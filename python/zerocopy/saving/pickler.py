@@ -263,7 +263,9 @@ class _Pickler(pickle.Pickler):
         return None if storage is None else _persistent_id(storage, self._store(storage, None))
 
     def reducer_override(self, obj: Any) -> Any:
-        if type(obj) is OrderedDict and not (obj or vars(obj)):  # each tensor has one: its own way takes longer
+        if type(obj) is OrderedDict and not (
+            obj or vars(obj)
+        ):  # each tensor has one: its own way takes longer
             return OrderedDict, ()
         if type(obj) is torch.Tensor and obj.device.type == "cpu" and tensor_extras.is_simple(obj):
             way = self._way_of(obj.dtype)

@@ -26,7 +26,7 @@ from zerocopy.share.cache.entries import name_of_entry
 from zerocopy.share.conditions import file_identity, generators
 from zerocopy.share.earlier import References
 from zerocopy.share.objects import by_value, fingerprint, publish, serialized
-from zerocopy.share.objects.dedupe import Span, place
+from zerocopy.share.objects.places import Span, place
 
 _MAX_PATH_LENGTH = 4096
 _OF_PROCESS = ("/proc/self/", "/proc/thread-self/", "/dev/fd/", "/dev/std")
@@ -119,9 +119,9 @@ def why_plain(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     return ""
 
 
-def _content_of(span: Span, there: Any) -> bytes | memoryview:
+def _content_of(span: Span, there: FileExtent | None) -> bytes | memoryview:
     """Return a description that no two spans of different bytes have in common."""
-    if not isinstance(there, FileExtent):
+    if there is None:
         return span.content()
     path = os.readlink(f"/proc/self/fd/{there.descriptor}")
     source = name_of_entry(path) or file_identity.identity(os.fstat(there.descriptor))

@@ -18,7 +18,7 @@ from torch.utils.hooks import RemovableHandle
 from zerocopy import patching
 from zerocopy._native import _C
 from zerocopy.errors import UnsupportedError
-from zerocopy.process import interrupts, replacements
+from zerocopy.process import replacements
 from zerocopy.saving.mapped_files import MappedFiles
 from zerocopy.share import call, call_options, earlier
 from zerocopy.share.cache.entries import Entry
@@ -58,9 +58,8 @@ class Computation:
         self._seconds = time.monotonic() - begun
         note = f"it uses random numbers ({', '.join(use.names)})" if use.names else ""
         try:
-            with interrupts.deferred():
-                head = self._head(note or arguments.why_plain(result), use.names)
-                return self._kept(result, head, recording, arguments, noted)
+            head = self._head(note or arguments.why_plain(result), use.names)
+            return self._kept(result, head, recording, arguments, noted)
         except (UnsupportedError, OSError) as error:
             _log.warning("%s: the result is not kept: %s", self._name, error)
         except Exception as error:  # a program never fails for the cache
@@ -186,24 +185,16 @@ def attached(cache: Cache, entry: Entry, arguments: list[Any]) -> Any:
     """Return the object of an entry, over its file and others. ``LookupError`` if one of these is another file now."""
     layout = entry.head["layout"]
     within_boot = entry.head["boot"] == boot()
-    parts = [(entry.descriptor, entry.base, entry.size)]
-    opened: list[int] = []
-    try:
-        for part in entry.parts:
-            descriptor = cache.open_part(part, within_boot)
-            if descriptor is None:
-                raise LookupError(f"{part.path} is another file now")
-            opened.append(descriptor)
-            parts.append((descriptor, part.offset, part.size))
-        tables = tuple(layout["mappings"]), tuple(layout["storages"]), tuple(layout["pickle"])
-        archive = _C.Archive.open_published(parts, *tables)
-    finally:
-        for descriptor in opened:
-            os.close(descriptor)
+    files = [cache.open_part(part, within_boot) for part in entry.parts]
+    parts = [
+        (entry.descriptor, entry.base, entry.size),
+        *((file.fileno(), *part[2:]) for file, part in zip(files, entry.parts, strict=True)),
+    ]
+    tables = tuple(layout["mappings"]), tuple(layout["storages"]), tuple(layout["pickle"])
+    archive = _C.Archive.open_published(parts, *tables)
     where = layout["skeleton"]
     skeleton = None if where is None else os.pread(entry.descriptor, where[1], entry.base + where[0])
-    with interrupts.allowed():
-        return serialized.build(archive, skeleton, arguments)
+    return serialized.build(archive, skeleton, arguments)
 
 
 @contextlib.contextmanager

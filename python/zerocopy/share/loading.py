@@ -18,11 +18,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from zerocopy.errors import UnsupportedError
-from zerocopy.process import interrupts, tally
+from zerocopy.process import tally
 from zerocopy.share import call, call_options, earlier
 from zerocopy.share.cache import folder, new_entry
 from zerocopy.share.cache.entries import Entry
-from zerocopy.share.cache.folder import Cache
 from zerocopy.share.conditions import generators, hearing, state
 from zerocopy.share.conditions.conditions import Conditions, Here
 from zerocopy.share.conditions.messages import say_again
@@ -102,8 +101,7 @@ class _Load:
     def _looked_up_safely(self, known: earlier.References) -> tuple[call.Call | None, Any]:
         """Return as :meth:`_looked_up`; a plain call where this fails. A program never fails for the cache."""
         try:
-            with interrupts.deferred():
-                return self._looked_up(known)
+            return self._looked_up(known)
         except (UnsupportedError, OSError) as error:
             return None, _PlainCall(str(error), logging.WARNING)
         except Exception as error:
@@ -137,30 +135,29 @@ class _Load:
         """Return the result from an entry whose conditions hold, or `_MISSING`."""
         here, cache = None, self._cache
         for entry in cache.of_key(known_call.key):
-            with entry:
-                here = here or Here()
-                conditions = Conditions(**entry.head["conditions"])
-                why = conditions.why_not(here)
-                if why:
-                    _log.debug("%s: %s is not taken: %s", known_call.name, entry.id, why)
-                    continue
-                if conditions.unseen and call_options.current().unseen == "refuse":
-                    continue
-                note = entry.head["note"]
-                if self._is_patched and note:
-                    entry.note_use()
-                    _tell_outside(conditions)
-                    return _PlainCall(note)
-                if not entry.head["layout"]:  # says that a program has to make the call itself
-                    continue
-                try:
-                    result = attached(cache, entry, known.arguments)
-                except LookupError as error:
-                    _log.debug("%s: %s is not taken: %s", known_call.name, entry.id, error)
-                    continue
-                self._accept(entry, conditions, known_call.name)
-                earlier.note(result, f"{entry.key}/{entry.id}")
-                return result
+            here = here or Here()
+            conditions = Conditions(**entry.head["conditions"])
+            why = conditions.why_not(here)
+            if why:
+                _log.debug("%s: %s is not taken: %s", known_call.name, entry.id, why)
+                continue
+            if conditions.unseen and call_options.current().unseen == "refuse":
+                continue
+            note = entry.head["note"]
+            if self._is_patched and note:
+                entry.note_use()
+                _tell_outside(conditions)
+                return _PlainCall(note)
+            if not entry.head["layout"]:  # says that a program has to make the call itself
+                continue
+            try:
+                result = attached(cache, entry, known.arguments)
+            except LookupError as error:
+                _log.debug("%s: %s is not taken: %s", known_call.name, entry.id, error)
+                continue
+            self._accept(entry, conditions, known_call.name)
+            earlier.note(result, f"{entry.key}/{entry.id}")
+            return result
         return _MISSING
 
     def _accept(self, entry: Entry, conditions: Conditions, name: str) -> None:
@@ -187,8 +184,7 @@ class _Load:
         entry = self._cache.by_id(key, wanted)
         if entry is None:
             raise LookupError(name)
-        with entry:
-            return attached(self._cache, entry, [self._again(each) for each in entry.head["arguments"]])
+        return attached(self._cache, entry, [self._again(each) for each in entry.head["arguments"]])
 
     # ---------------------------------------------------------------------------------- a miss
 
@@ -196,13 +192,12 @@ class _Load:
         """Make the call, and keep its result."""
         with contextlib.ExitStack() as stack:
             if not self._is_patched:
-                with interrupts.deferred():
-                    has_waited = stack.enter_context(self._cache.lock(known_call.key))
-                    found = self._found(known_call, known) if has_waited else _MISSING
+                stack.enter_context(self._cache.lock(known_call.key))
+                found = self._found(known_call, known)  # of another, meanwhile
                 if found is not _MISSING:
                     return found
-            _thread.keys.add(known_call.key)
             try:
+                _thread.keys.add(known_call.key)
                 computation = Computation(self._cache, known_call, known, self._is_patched)
                 return computation.result(self._original, self._args, self._kwargs)
             finally:
@@ -213,4 +208,3 @@ def _tell_outside(conditions: Conditions) -> None:
     """Have calls that are recorded now depend on what a kept result depends on."""
     for recording in hearing.under_way():
         recording.took(conditions)
-

@@ -13,10 +13,11 @@ import contextlib
 import json
 import os
 import re
+import stat
 import struct
 import time
 from collections.abc import Iterable
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from zerocopy import _core
 from zerocopy.share.conditions.file_identity import Identity, boot
@@ -42,7 +43,7 @@ class Part(NamedTuple):
 
 
 class Entry:
-    """An entry that is open. Close it.
+    """An entry that is open as long as the object is there.
 
     Attributes
     ----------
@@ -60,9 +61,12 @@ class Entry:
         When it was last taken.
     """
 
-    def __init__(self, path: str, descriptor: int, status: os.stat_result) -> None:
-        self.path, self.descriptor, self.used = path, descriptor, status.st_atime
-        self._status = status
+    def __init__(self, path: str, file: _core.Descriptor) -> None:
+        self._file, self.path, self.descriptor = file, path, file.fileno()
+        descriptor, status = self.descriptor, os.fstat(self.descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            raise ValueError("it belongs to another user, or others may write to it")
+        self.used, self._status = status.st_atime, status
         content = os.pread(descriptor, _FIRST_READ, 0)
         if len(content) < _PREFIX.size:
             raise ValueError("it is cut")
@@ -114,16 +118,6 @@ class Entry:
                 sync(self.path, self.descriptor)
             elif now - self._status.st_atime_ns > 1e9:
                 os.utime(self.path, ns=(now, self._status.st_mtime_ns))
-
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self.descriptor)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def sync(path: str, descriptor: int) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
+from zerocopy import _core
 from zerocopy.errors import CacheError
 from zerocopy.share.cache import entries, locks
 from zerocopy.share.cache.entries import Entry, Part
@@ -21,7 +22,7 @@ from zerocopy.share.conditions.file_identity import identity, is_same
 
 MAX_ENTRIES = 8  # of one key
 # Its time of access is when an entry was last taken, so a look at it leaves that.
-_READING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOATIME
+_READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOATIME
 _DAY = 86400.0
 _SWEEP_SECONDS = 60.0
 _DEFAULT_LIMIT = 1 << 36
@@ -90,60 +91,52 @@ class Cache:
     # ---------------------------------------------------------------------------------- entries
 
     def of_key(self, key: str) -> Iterator[Entry]:
-        """Yield the entries of a key that are whole, the last used first. The caller closes what it takes."""
+        """Yield the entries of a key that are whole, the last used first."""
         paths = self._paths_of(key)
         for path in paths if len(paths) < 2 else sorted(paths, key=_atime, reverse=True):
             entry = self.opened(path)
             if entry is not None and entry.is_trusted:
                 yield entry
-            elif entry is not None:
-                entry.close()
 
     def by_id(self, key: str, wanted: str) -> Entry | None:
         """Return one entry, or None if it is not there any more."""
         return self.opened(f"{self._results}/{key}/{wanted}")
 
-    def open_part(self, part: Part, within_boot: bool) -> int | None:
-        """Return a descriptor of a file that an entry refers to, or None if it is another file now."""
+    def open_part(self, part: Part, within_boot: bool) -> _core.Descriptor:
+        """Return a file that an entry refers to. ``LookupError`` if it is another file now."""
         path = part.path if part.path.startswith("/") else f"{self._results}/{part.path}"
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except OSError:
-            return None
-        status = os.fstat(descriptor)
+            file = _core.Descriptor.open(os.fsencode(path))
+        except OSError as error:
+            raise LookupError(str(error)) from None
+        status = os.fstat(file.fileno())
         if part.identity:
             is_right = is_same(part.identity, identity(status), within_boot)
         else:
             is_right = status.st_uid == os.geteuid() and not status.st_mode & 0o022
         if is_right and part.offset + part.size <= status.st_size:
-            return descriptor
-        os.close(descriptor)
-        return None
+            return file
+        raise LookupError(f"{path} is another file now")
 
     def opened(self, path: str) -> Entry | None:
         """Return an entry, or None if it is not there or damaged. A damaged one is removed, with one log line."""
         try:
-            descriptor = os.open(path, _READING)
+            file = _core.Descriptor.open(os.fsencode(path), _READING)
         except OSError:
             return None
         try:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
-                raise ValueError("it belongs to another user, or others may write to it")
-            return Entry(path, descriptor, status)
+            return Entry(path, file)
         except (ValueError, KeyError, OSError) as error:
-            os.close(descriptor)
             _log.warning("%s: the kept result is damaged, and is computed anew: %s", path, error)
             _unlink(path)
             return None
 
     def __iter__(self) -> Iterator[Entry]:
-        """Yield all entries. Each is open until the next one."""
+        """Yield all entries."""
         for path, _ in self._files():
             entry = None if _is_unfinished(path) else self.opened(path)
             if entry is not None:
-                with entry:
-                    yield entry
+                yield entry
 
     def _files(self) -> Iterator[tuple[str, os.stat_result]]:
         """Yield the paths of all entries."""
@@ -182,8 +175,8 @@ class Cache:
         with NewEntry(folder, beginning, whole) as new:
             yield new
 
-    def lock(self, key: str) -> AbstractContextManager[bool]:
-        """Hold the lock of a key within a block, and tell whether another thread or process had it meanwhile."""
+    def lock(self, key: str) -> AbstractContextManager[None]:
+        """Hold the lock of a key within a block."""
         return locks.held(str(self.folder), key)
 
     def limit(self, own: int) -> int:

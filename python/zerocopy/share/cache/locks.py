@@ -6,53 +6,24 @@ A forked child does not have its parent's.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import threading
 from collections.abc import Iterator
 
-from zerocopy.process import interrupts
-
 
 @contextlib.contextmanager
-def held(folder: str, key: str) -> Iterator[bool]:
-    """Hold the lock of a key within a block, and tell whether another thread or process had it meanwhile."""
-    mine = _locks.setdefault((folder, key), threading.Lock())
-    waited = not mine.acquire(blocking=False)
-    if waited:
-        with interrupts.allowed():
-            mine.acquire()
-    try:
+def held(folder: str, key: str) -> Iterator[None]:
+    """Hold the lock of a key within a block. Nobody waits where the file system has no locks, or is read only."""
+    with _locks.setdefault((folder, key), threading.Lock()):
         place = int(key[:15], 16)
         try:
-            descriptor = _descriptor_of_locks(f"{folder}/locks")
-        except OSError:  # a cache that is read only
-            descriptor = None
-        if descriptor is None:
-            yield waited
-            return
-        waited |= _take(descriptor, place)
-        try:
-            yield waited
+            with contextlib.suppress(OSError):  # EDEADLK: the other waits for this process
+                fcntl.lockf(_descriptor_of_locks(f"{folder}/locks"), fcntl.LOCK_EX, 1, place)
+            yield
         finally:
             with contextlib.suppress(OSError):
-                fcntl.lockf(descriptor, fcntl.LOCK_UN, 1, place)
-    finally:
-        mine.release()
-
-
-def _take(descriptor: int, place: int) -> bool:
-    """Lock a byte, and return whether that took waiting. Nobody waits where the file system has no locks."""
-    try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
-    except OSError as error:
-        if error.errno not in (errno.EACCES, errno.EAGAIN):
-            return False
-        with contextlib.suppress(OSError), interrupts.allowed():  # EDEADLK: the other waits for this process
-            fcntl.lockf(descriptor, fcntl.LOCK_EX, 1, place)
-        return True
-    return False
+                fcntl.lockf(_descriptor_of_locks(f"{folder}/locks"), fcntl.LOCK_UN, 1, place)
 
 
 _locks: dict[tuple[str, str], threading.Lock] = {}

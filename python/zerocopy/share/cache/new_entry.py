@@ -18,7 +18,7 @@ from zerocopy.share.cache import entries
 from zerocopy.share.cache.entries import Entry
 
 _MAX_SYNCED_AT_EXIT = 1 << 26
-_MAKING = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOATIME
+_MAKING = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOATIME
 # The end of a copy is told only to who asks for children of every kind (linux/wait.h).
 _WALL = 0x40000000
 _FAILED = 1 << 8  # exit status 1
@@ -47,21 +47,21 @@ class NewEntry:
     def __init__(self, folder: str, beginning: bytearray, size: int) -> None:
         name = secrets.token_hex(10)
         self._part, self._path, self._size = f"{folder}/.{name}", f"{folder}/{name}", size
-        self._descriptor = os.open(self._part, _MAKING, 0o400)
-        self._is_finished = False
+        self._beginning, self._is_finished = beginning, False
+
+    def __enter__(self) -> Self:
         try:
-            os.ftruncate(self._descriptor, size)
-            _write_at(self._descriptor, memoryview(beginning), 0)
-            self.entry = Entry(self._path, self._descriptor, os.fstat(self._descriptor))
+            file = _core.Descriptor.open(os.fsencode(self._part), _MAKING, 0o400)
+            self._descriptor = file.fileno()
+            os.ftruncate(self._descriptor, self._size)
+            _write_at(self._descriptor, memoryview(self._beginning), 0)
+            self.entry = Entry(self._path, file)
         except BaseException:
             self.__exit__()
             raise
-
-    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
         if not self._is_finished:
             _unlink(self._part)
 

@@ -74,7 +74,9 @@ _last: tuple[dict[bytes, bytes], Variables] | None = None
 def _described(content: dict[bytes, bytes]) -> Variables:
     decoded = {os.fsdecode(name): os.fsdecode(value) for name, value in content.items()}
     found = descendants.unreached(decoded)
-    counting = sorted(item for item in found.items() if not (_never_counts(item[0]) or _counts_if_read(item[0])))
+    counting = sorted(
+        item for item in found.items() if not (_never_counts(item[0]) or _counts_if_read(item[0]))
+    )
     text = repr(counting).encode(errors="surrogateescape")
     return Variables(found, hashlib.blake2b(text, digest_size=16).hexdigest())
 

@@ -97,7 +97,7 @@ def _pickler_class(dill: Any) -> Any:
             elif kind is frozenset:
                 return frozenset, (sorted(obj, key=repr),)
             elif isinstance(obj, enum.EnumMeta) and is_nameless(obj):
-                return _of_enum(obj)
+                raise UnsupportedError(f"{why_nameless(obj)}: an enumeration has to be in a module")
             elif kind in _ODD:
                 return _ODD[kind](obj)
             return NotImplemented
@@ -195,50 +195,6 @@ def _content_of_cell(cell: Any) -> tuple[Any, ...]:
 def _set_content(cell: Any, content: tuple[Any, ...]) -> None:
     if content:
         (cell.cell_contents,) = content
-
-
-# ---------------------------------------------------------------------------------- enumerations
-
-# dill knows no class whose own attributes are its instances.
-_MADE_ANEW = ("__dict__", "__weakref__", "__new__", "__module__", "__qualname__")
-
-
-def _of_enum(cls: Any) -> Any:
-    members = cls.__members__
-    attributes = {
-        name: value
-        for name, value in vars(cls).items()
-        if name not in members and name not in _MADE_ANEW and (name == "_missing_" or not _is_enums_own(name))
-        if all(vars(base).get(name) is not value for base in cls.__mro__[1:])
-    }
-    of_members = {
-        name: {key: value for key, value in vars(member).items() if key[:1] != "_"}
-        for name, member in members.items()
-    }
-    values = {name: member._value_ for name, member in members.items()}
-    arguments = (type(cls), cls.__name__, cls.__bases__, cls.__module__, cls.__qualname__, values)
-    return _enum, arguments, (attributes, of_members), None, None, _set_attributes
-
-
-def _is_enums_own(name: str) -> bool:
-    return name[:1] == name[-1:] == "_" != name[1:2]
-
-
-def _enum(
-    metaclass: Any, name: str, bases: tuple[Any, ...], module: str, qualname: str, members: dict[str, Any]
-) -> Any:
-    content = metaclass.__prepare__(name, bases)
-    for key, value in ("__module__", module), ("__qualname__", qualname), *members.items():
-        content[key] = value
-    return metaclass(name, bases, content)
-
-
-def _set_attributes(cls: Any, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    attributes, of_members = state
-    for name, value in attributes.items():
-        setattr(cls, name, value)
-    for name, of_member in of_members.items():  # by an __init__ of the class's own
-        vars(cls.__members__[name]).update(of_member)
 
 
 # -------------------------------------------------------------------------------- at the other end

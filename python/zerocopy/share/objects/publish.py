@@ -22,8 +22,8 @@ from zerocopy.saving.pickler import Remake
 from zerocopy.share.cache.entries import Part, aligned, name_of_entry
 from zerocopy.share.conditions.file_identity import identity
 from zerocopy.share.conditions.hashes import Hashes
-from zerocopy.share.objects import dedupe, fingerprint, serialized
-from zerocopy.share.objects.dedupe import Same, Seat, Span, place
+from zerocopy.share.objects import fingerprint, places, serialized
+from zerocopy.share.objects.places import Seat, Span, place
 
 _MAPPING_ROW = struct.Struct("=QQQ")  # part, offset in the part, size
 _STORAGE_ROW = struct.Struct("=QQQQ")  # mapping, offset in the mapping, size, first row of the same storage
@@ -98,9 +98,7 @@ class Plan:
         What is written in front of the storages, and where behind the head.
     """
 
-    def __init__(
-        self, content: serialized.SerializedObject, storages: Storages, mapped: MappedFiles
-    ) -> None:
+    def __init__(self, content: serialized.SerializedObject, storages: Storages, mapped: MappedFiles) -> None:
         self.size = 0
         self._content, self._storages, self._mapped_files = content, storages, mapped
         placed = self._placed = place(storages.found, mapped)  # in the memory of the storages
@@ -150,30 +148,26 @@ class Plan:
             return False
         return not any(self._mapped_files.is_shared(span.address, span.size) for span in spans)
 
-    def _mapped(self) -> tuple[list[dedupe.Mapping], list[Seat | None]]:
+    def _mapped(self) -> tuple[list[places.Mapping], list[Seat | None]]:
         """Return the mappings, and where in them each span is."""
         while True:
-            mappings, seats = dedupe.mappings_of([self._extent_of(n) for n in range(len(self._places))])
+            mappings, seats = places.mappings_of([self._extent_of(n) for n in range(len(self._places))])
             left = [number for number, seat in enumerate(seats) if seat is None]
             if not left:
                 # Storages without any byte lie in a mapping, too.
-                return mappings or [dedupe.Mapping(0, 0, _SHORTEST)], seats
+                return mappings or [places.Mapping(0, 0, _SHORTEST)], seats
             for number in left:
                 self._places[number] = None  # written
 
-    def _extent_of(self, number: int) -> dedupe.Mapping:
+    def _extent_of(self, number: int) -> places.Mapping:
         there, size = self._places[number], self._placed.spans[number].size
-        if isinstance(there, FileExtent):
-            return dedupe.Mapping(self._number_of[there.descriptor], there.offset, size)
-        return dedupe.Mapping(0, self._copied(number if there is None else there.number), size)
-
-    def _copied(self, number: int) -> int:
-        """Return where a span is written."""
+        if there is not None:
+            return places.Mapping(self._number_of[there.descriptor], there.offset, size)
         if number not in self._offsets:
-            self._offsets[number] = self._room(self._placed.spans[number].size)
-        return self._offsets[number]
+            self._offsets[number] = self._room(size)
+        return places.Mapping(0, self._offsets[number], size)
 
-    def _in_part(self, mapping: dedupe.Mapping) -> dedupe.Mapping:
+    def _in_part(self, mapping: places.Mapping) -> places.Mapping:
         begin = self.parts[mapping.source - 1].offset if mapping.source else 0
         return mapping._replace(offset=mapping.offset - begin)
 
@@ -191,11 +185,11 @@ class Plan:
         return begin
 
 
-def _parts_of(spans: list[Span], places: list[FileExtent | Same | None]) -> list[FilePart]:
+def _parts_of(spans: list[Span], places: list[FileExtent | None]) -> list[FilePart]:
     """Return as much of each descriptor as spans lie in."""
     hulls: dict[int, tuple[int, int]] = {}
     for span, there in zip(spans, places, strict=True):
-        if isinstance(there, FileExtent):
+        if there is not None:
             begin, end = hulls.get(there.descriptor, (there.offset, 0))
             hulls[there.descriptor] = min(begin, there.offset), max(end, there.offset + span.size)
     return [FilePart(descriptor, begin, end - begin) for descriptor, (begin, end) in hulls.items()]

@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from zerocopy import environment
-from zerocopy.process import import_hook, interrupts, torch_compiler
+from zerocopy.process import import_hook, torch_compiler
 from zerocopy.process.replacements import Replacements, lock
 from zerocopy.share.patches.targets import Target, known_targets, targets_in
 
@@ -74,10 +74,9 @@ def patch_all(config: str | os.PathLike[str] | None = None) -> None:
     if environment.is_disabled():
         return
     torch_compiler.skip("zerocopy.share")
-    with interrupts.deferred():
-        _guard_saves()
-        _await(known, is_known=True)
-        _await(further, is_known=False)
+    _guard_saves()
+    _await(known, is_known=True)
+    _await(further, is_known=False)
 
 
 def unpatch_all() -> None:
@@ -88,7 +87,7 @@ def unpatch_all() -> None:
     >>> import zerocopy.share
     >>> zerocopy.share.unpatch_all()  # without patch_all before, it changes nothing
     """
-    with interrupts.deferred(), lock.held():
+    with lock.held():
         for act in _wanted.values():
             import_hook.forget(act)
         _wanted.clear()
@@ -114,9 +113,14 @@ def _begin_guard(_: ModuleType) -> None:
 def _await(targets: Iterable[Target], is_known: bool) -> None:
     with lock.held():
         for target in targets:
-            if target not in _wanted:
-                _wanted[target] = functools.partial(_patch, target, is_known)
-                import_hook.when_imported(target.awaited, _wanted[target])
+            if target in _wanted:
+                continue
+            _wanted[target] = act = functools.partial(_patch, target, is_known)
+            try:
+                import_hook.when_imported(target.awaited, act)
+            except BaseException:  # of a signal handler: the next call does it
+                del _wanted[target]
+                raise
 
 
 def _patch(target: Target, is_known: bool, _: ModuleType) -> None:
@@ -142,6 +146,7 @@ def _replace(target: Target, module: ModuleType) -> None:
         if owner is None:
             raise AttributeError(f"{target.module} has no {'.'.join(target.owners)}")
     if _replaced.has(owner, target.name):
+        _replaced.put(owner, target.name, None)  # an interrupted call may not have come so far
         return
     # A module's __getattr__ is not asked: it may import.
     raw = inspect.getattr_static(owner, target.name, None)

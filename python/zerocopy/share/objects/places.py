@@ -1,13 +1,7 @@
-"""Finds bytes of storages that lie somewhere already, so that they need not be copied.
+"""Finds bytes of storages that lie in files already, so that they need not be copied.
 
-Storages whose memory overlaps are views of one *span* of memory, and stay so. Two spans may hold equal bytes: these are
-written once, and each span is mapped for itself (`mappings_of`), so that a write to one leaves the other as it is.
-
-    span ─┬─ unchanged in the mapping of a file ───→ there
-          ├─ equal to another span of the result ──→ there
-          └─ any other ────────────────────────────→ written
-
-Equal means compared byte by byte. A checksum only selects the candidates.
+Storages whose memory overlaps are views of one *span* of memory, and stay so. Two spans may lie in the same bytes of a
+file: each is mapped for itself (`mappings_of`), so that a write to one leaves the other as it is.
 """
 
 from __future__ import annotations
@@ -19,13 +13,9 @@ from typing import NamedTuple
 
 import torch
 
-from zerocopy import _core
 from zerocopy.saving.mapped_files import FileExtent, MappedFiles
 
-#: Spans of fewer bytes are copied without a search for equal ones.
-_MIN_COMPARED = 1 << 14
-_SAMPLE = 1 << 10
-#: A process may have 65,530 mappings (vm.max_map_count). Equal bytes beyond these are written twice.
+#: A process may have 65,530 mappings (vm.max_map_count). What lies beyond these is written.
 _MAX_MAPPINGS = 512
 
 
@@ -47,19 +37,6 @@ class Seat(NamedTuple):
     offset: int
 
 
-class Checksum(NamedTuple):
-    """A property that equal bytes have in common."""
-
-    size: int
-    crc: int
-
-
-class Same(NamedTuple):
-    """The span of the result that has the same bytes."""
-
-    number: int
-
-
 class Mapping(NamedTuple):
     """Bytes that clients map for themselves: a source, which is a number or a descriptor, and an extent of it."""
 
@@ -79,39 +56,22 @@ class Placed(NamedTuple):
         Of each storage; None of one without any byte.
     sizes : list of int
         Bytes of each storage.
-    places : list of FileExtent, Same or None
-        Where the bytes of each span are already; None: nowhere.
+    places : list of FileExtent or None
+        Where files have the bytes of each span; None: nowhere.
     """
 
     spans: list[Span]
     seats: list[Seat | None]
     sizes: list[int]
-    places: list[FileExtent | Same | None]
+    places: list[FileExtent | None]
 
 
 def place(storages: Sequence[torch.UntypedStorage], mapped: MappedFiles) -> Placed:
     """Return where storages on the CPU are."""
     sizes = [storage.nbytes() for storage in storages]
-    spans, seats = spans_of(
-        [(storage.data_ptr(), size) for storage, size in zip(storages, sizes, strict=True)]
-    )
-    places: list[FileExtent | Same | None] = [mapped.place_of(*span) for span in spans]
-    first: dict[Checksum, int] = {}
-    for number in _candidates(spans, places):
-        span = spans[number]
-        other = first.setdefault(Checksum(span.size, _core.crc32(span.content())), number)
-        if other != number and torch.equal(_elements(span), _elements(spans[other])):
-            places[number] = Same(other)
-    return Placed(spans, seats, sizes, places)
-
-
-def _candidates(spans: list[Span], places: list[FileExtent | Same | None]) -> list[int]:
-    """Return the spans that no file has, and that have their size and their first bytes in common with others."""
-    alike: dict[tuple[int, bytes], list[int]] = {}
-    for number, span in enumerate(spans):
-        if places[number] is None and span.size >= _MIN_COMPARED:
-            alike.setdefault((span.size, bytes(span.content()[:_SAMPLE])), []).append(number)
-    return [number for numbers in alike.values() if len(numbers) > 1 for number in numbers]
+    memory = [storage.data_ptr() for storage in storages]
+    spans, seats = spans_of(list(zip(memory, sizes, strict=True)))
+    return Placed(spans, seats, sizes, [mapped.place_of(*span) for span in spans])
 
 
 def spans_of(memory: Sequence[tuple[int, int]]) -> tuple[list[Span], list[Seat | None]]:
@@ -165,7 +125,3 @@ def mappings_of(extents: Sequence[Mapping]) -> tuple[list[Mapping], list[Seat | 
         heapq.heappush(heap, (offset + size, found))
         where[number] = Seat(found, offset - mappings[found].offset)
     return mappings, where
-
-
-def _elements(span: Span) -> torch.Tensor:
-    return torch.frombuffer(span.content(), dtype=torch.uint8)
