@@ -98,21 +98,24 @@ def is_own(name: str) -> bool:
 
 def of_own_modules(names: Iterable[str]) -> Namespaces:
     """Return the digests of the program's own modules among these, and of those that they use in turn."""
-    seen, left = set[str](), [*names]
+    seen, left, own = set[str](), [*names], set[str]()
     while left:
         name = left.pop()
         module = sys.modules.get(name)
-        if name in seen or not is_own(name) or not isinstance(module, types.ModuleType):
+        if name in seen or not isinstance(module, types.ModuleType):
             continue
         seen.add(name)
+        if not is_own(name):
+            continue
+        own.add(name)
         for value in list(vars(module).values()):
             used = (
                 value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
             )
             if isinstance(used, str):
                 left.append(used)
-    seen.difference_update(_MAINS)  # their functions and classes go by value, in the key
-    return {f"{name}:": of_module(sys.modules[name]) for name in sorted(seen)}
+    # The functions and classes of main go by value, in the key.
+    return {f"{name}:": of_module(sys.modules[name]) for name in sorted(own.difference(_MAINS))}
 
 
 def of_module(module: types.ModuleType) -> Namespaces:
