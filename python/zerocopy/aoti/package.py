@@ -72,7 +72,7 @@ class Package:
         """Return the folder that has the program's files, and unpack them if there is none yet."""
         if not self._records:
             return self.path
-        cache = default_folder()
+        cache = Path(default_folder())
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         require_private(str(cache))
         folder = cache / "programs" / self._key()
