@@ -7,26 +7,24 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import torch
+
 from zerocopy import display
-from zerocopy.distributed.simulation import (
-    Intervals,
-    Reads,
-    Simulation,
-    Split,
-    box_of,
-    length_of_union,
-)
+from zerocopy.distributed.shards import shard_range
 from zerocopy.errors import UnsupportedError
 from zerocopy.lazy import opening
 from zerocopy.lazy.checkpoint import Checkpoint
-from zerocopy.lazy.reading.extents import FileVersion, TensorExtents
+from zerocopy.lazy.reading.extents import Box, FileVersion, TensorExtents, contiguous_strides
 from zerocopy.lazy.reading.parts import Job, box
-from zerocopy.lazy.reading.read_plan import ReadPlan
+from zerocopy.lazy.reading.read_plan import ReadPlan, requests_of
+from zerocopy.lazy.reading.segments import Segment
 from zerocopy.lazy.reading.source import CheckpointSource
 from zerocopy.lazy.tensor_info import TensorInfo
 
 #: How a tensor lies on each dimension of a mesh: the dimension that is split, None where all have the whole of it.
 Placements = Sequence[Any]
+#: The same, checked, with dimensions that count from the first.
+Split = tuple[int | None, ...]
 
 
 class RankReads(NamedTuple):
@@ -76,6 +74,13 @@ class _Planned(NamedTuple):
     split: Split
 
 
+class _Intervals(NamedTuple):
+    """Requests to one file: where each begins and ends, in bytes. Both are one-dimensional tensors of integers."""
+
+    begin: torch.Tensor
+    end: torch.Tensor
+
+
 class ShardPlan:
     """The reads of each rank and host: the result of :func:`shard_plan`.
 
@@ -107,17 +112,21 @@ class ShardPlan:
     ) -> None:
         self.path, self.file_bytes = path, sum(tensor.nbytes for tensor in tensors)
         self._tensors, self._sizes, self._versions = tensors, sizes, versions
-        readable = [(tensor.extents, tensor.split) for tensor in tensors if tensor.extents is not None]
-        self._simulation = Simulation(readable, sizes)
-        self._places = list(itertools.product(*map(range, sizes)))
-        known: dict[tuple[int, ...], tuple[int, int, int]] = {}
-        for place in self._places:
-            key = self._simulation.key(place)
-            if key not in known:
-                known[key] = _counts_of(self._simulation.reads(key))
-        self.ranks = [
-            RankReads(rank, *known[self._simulation.key(place)]) for rank, place in enumerate(self._places)
+        # Tensors that differ in their offsets alone are split once for all of them.
+        alike: dict[tuple[TensorExtents, Split], list[int]] = defaultdict(list)
+        for tensor in tensors:
+            if tensor.extents is not None:
+                first, extents = _from_zero(tensor.extents)
+                alike[extents, tensor.split].append(first)
+        self._alike = {key: torch.tensor(offsets, device="cpu") for key, offsets in alike.items()}
+        used = [any(split[dim] is not None for _, split in self._alike) for dim in range(len(sizes))]
+        # The place of each rank in the mesh, with 0 for the dimensions over which nothing is split.
+        self._places = [
+            tuple(n if splits else 0 for n, splits in zip(place, used, strict=True))
+            for place in itertools.product(*map(range, sizes))
         ]
+        known = {place: _counts_of(*self._reads_at(place)) for place in dict.fromkeys(self._places)}
+        self.ranks = [RankReads(rank, *known[place]) for rank, place in enumerate(self._places)]
 
     def reads_of(self, rank: int) -> ReadPlan:
         """Return the requests of a rank.
@@ -142,7 +151,7 @@ class ShardPlan:
             if extents is None:
                 whole.append(name)
             else:
-                job.add(box(extents, *box_of(extents.shape, split, self._places[rank], self._sizes)), None)
+                job.add(box(extents, *_box_of(extents.shape, split, self._places[rank], self._sizes)), None)
         return job.plan(whole)
 
     def hosts(self, ranks_per_host: int) -> list[HostReads]:
@@ -169,19 +178,40 @@ class ShardPlan:
         once: dict[frozenset[tuple[int, ...]], int] = {}
         for host, first in enumerate(range(0, len(self.ranks), ranks_per_host)):
             inside = self.ranks[first : first + ranks_per_host]
-            keys = frozenset(map(self._simulation.key, self._places[first : first + ranks_per_host]))
-            if keys not in once:
-                once[keys] = self._bytes_once(keys)
+            places = frozenset(self._places[first : first + ranks_per_host])
+            if places not in once:
+                once[places] = self._bytes_once(places)
             read = sum(rank.bytes_read for rank in inside)
-            found.append(HostReads(host, read, sum(rank.requests for rank in inside), once[keys]))
+            found.append(HostReads(host, read, sum(rank.requests for rank in inside), once[places]))
         return found
 
-    def _bytes_once(self, keys: frozenset[tuple[int, ...]]) -> int:
-        by_file: dict[str, list[Intervals]] = defaultdict(list)
-        for key in keys:
-            for file, intervals in self._simulation.reads(key).files.items():
-                by_file[file].append(intervals)
-        return sum(map(length_of_union, by_file.values()))
+    def _reads_at(self, place: tuple[int, ...]) -> tuple[int, dict[str, list[_Intervals]]]:
+        """Return the bytes and the requests of the ranks at a place of the mesh, as :meth:`reads_of` plans them."""
+        nbytes = 0
+        runs: dict[str, list[Segment]] = defaultdict(list)
+        found: dict[str, list[_Intervals]] = defaultdict(list)
+        for (extents, split), offsets in self._alike.items():
+            part = box(extents, *_box_of(extents.shape, split, place, self._sizes))
+            nbytes += part.nbytes * len(offsets)
+            for file, segment in part.segments(0, contiguous_strides(part.shape)):
+                begin = offsets + segment.offset
+                if segment.rows > 1:
+                    row = segment.step * torch.arange(segment.rows, device="cpu")
+                    begin = (begin[:, None] + row).flatten()
+                    found[file].append(_Intervals(begin, begin + segment.nbytes))
+                else:
+                    runs[file] += [Segment(offset, *segment[1:]) for offset in begin.tolist()]
+        for file, segments in runs.items():
+            joined = [(request.offset, request.offset + request.nbytes) for request in requests_of(segments)]
+            found[file].append(_Intervals(*torch.tensor(joined, device="cpu").unbind(1)))
+        return nbytes, found
+
+    def _bytes_once(self, places: frozenset[tuple[int, ...]]) -> int:
+        by_file: dict[str, list[_Intervals]] = defaultdict(list)
+        for place in places:
+            for file, intervals in self._reads_at(place)[1].items():
+                by_file[file] += intervals
+        return sum(map(_length_of_union, by_file.values()))
 
     def describe(self) -> str:
         """Return a line with the bytes of the file, and the least and most that a rank reads."""
@@ -266,12 +296,37 @@ def _planned(checkpoint: Checkpoint, sizes: tuple[int, ...], placements: Any) ->
     return ShardPlan(checkpoint.path, tensors, sizes, {file: source.version(file) for file in files})
 
 
-def _counts_of(reads: Reads) -> tuple[int, int, int]:
-    files = reads.files.values()
-    return reads.nbytes, sum(each.nbytes for each in files), sum(len(each.begin) for each in files)
+def _from_zero(extents: TensorExtents) -> tuple[int, TensorExtents]:
+    """Return the offset of a tensor's first chunk, and the tensor as it would be if that were 0."""
+    first = extents.chunks[0].offset if extents.chunks else 0
+    chunks = tuple(chunk._replace(offset=chunk.offset - first) for chunk in extents.chunks)
+    return first, extents._replace(chunks=chunks)
 
 
-def _split_of(info: TensorInfo, placements: Any, dims: int) -> tuple[int | None, ...] | None:
+def _box_of(shape: tuple[int, ...], split: Split, place: tuple[int, ...], sizes: tuple[int, ...]) -> Box:
+    """Return the part of a tensor that the rank at a place in a mesh has."""
+    begin, size = [0] * len(shape), list(shape)
+    for dim, mine, ranks in zip(split, place, sizes, strict=True):
+        if dim is not None:
+            first, size[dim] = shard_range(size[dim], mine, ranks)
+            begin[dim] += first
+    return tuple(begin), tuple(size)
+
+
+def _counts_of(nbytes: int, files: dict[str, list[_Intervals]]) -> tuple[int, int, int]:
+    each = [intervals for found in files.values() for intervals in found]
+    return nbytes, sum(int((end - begin).sum()) for begin, end in each), sum(len(begin) for begin, _ in each)
+
+
+def _length_of_union(intervals: list[_Intervals]) -> int:
+    """Return how many bytes of one file lie in at least one of the intervals."""
+    begin, end = map(torch.cat, zip(*intervals, strict=True))
+    begin, order = torch.sort(begin)
+    end = end[order].cummax(0).values
+    return int((end[1:] - torch.maximum(begin[1:], end[:-1])).clamp(min=0).sum() + end[0] - begin[0])
+
+
+def _split_of(info: TensorInfo, placements: Any, dims: int) -> Split | None:
     if callable(placements):
         found = placements(info)
     elif isinstance(placements, Mapping):
