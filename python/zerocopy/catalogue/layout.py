@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: As the safe loader: no pickle is longer.
 MAX_PICKLE = 1 << 30
 _OVERLAP = 16
-_PIECE = 1 << 22
+_PIECE = 1 << 20  # that is inflated at once, however little deflated it was
 
 
 class Record(NamedTuple):
@@ -47,14 +47,8 @@ class Record(NamedTuple):
         """The offset of its content in the file; None for a content that is compressed or in pieces."""
         return None if self.deflated or self.foreign is not None else self.offset
 
-    def pieces(self, file: OpenFile) -> Iterator[bytes]:
-        """Yield the record's bytes as they are in the file, or as a library has them."""
-        if self.foreign is not None:
-            return self.foreign.pieces()
-        return file.pieces(self.offset, self.stored_size)
-
-    def content(self, file: OpenFile) -> Iterator[bytes]:
-        """Yield the record's content, inflated, piece by piece.
+    def content(self, stored: Iterator[bytes]) -> Iterator[bytes]:
+        """Yield the record's content, inflated, piece by piece, from its bytes in the file.
 
         Raises
         ------
@@ -62,23 +56,26 @@ class Record(NamedTuple):
             If it is not as long as the archive says, or cannot be inflated.
         """
         if not self.deflated:
-            yield from self.pieces(file)
+            yield from stored
             return
-        stream, left = zlib.decompressobj(-15), self.size
-        wrong = FormatError(f"record {self.name!r} does not inflate to {self.size} bytes")
-        for piece in self.pieces(file):
-            while piece:
-                try:
-                    inflated = stream.decompress(piece, min(_PIECE, left + 1))
-                except zlib.error as error:
-                    raise FormatError(f"record {self.name!r}: {error}") from None
-                left -= len(inflated)
-                piece = stream.unconsumed_tail
-                if left < 0 or (piece and not inflated):
-                    raise wrong
-                yield inflated
-        if left:
-            raise wrong
+        stream, size = zlib.decompressobj(-15), 0
+        try:
+            for piece in stored:
+                while piece and not stream.eof:
+                    inflated = stream.decompress(piece, _PIECE)
+                    size += len(inflated)
+                    yield inflated
+                    piece = stream.unconsumed_tail
+                if stream.unused_data or piece:
+                    raise FormatError("bytes after the deflated stream")
+            rest = stream.flush()
+        except zlib.error as error:
+            raise FormatError(f"does not inflate: {error}") from None
+        yield rest
+        if not stream.eof:
+            raise FormatError("the deflated stream does not end")
+        if size + len(rest) != self.size:
+            raise FormatError(f"inflates to {size + len(rest)} bytes, {self.size} promised")
 
     def read(self, file: OpenFile, most: int) -> bytes:
         """Return the first bytes of the record's content: of a broken deflated one those before the break."""
@@ -88,7 +85,7 @@ class Record(NamedTuple):
             return file.read(self.offset, min(most, self.stored_size))
         stream, content = zlib.decompressobj(-15), bytearray()
         with contextlib.suppress(zlib.error):
-            for piece in self.pieces(file):
+            for piece in file.pieces(self.offset, self.stored_size):
                 content += stream.decompress(piece, most - len(content))
                 if len(content) == most or stream.eof:
                     break

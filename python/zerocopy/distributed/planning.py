@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import torch
 
 from zerocopy import display
-from zerocopy.distributed.shards import shard_range
+from zerocopy.distributed.shards import box_of
 from zerocopy.errors import UnsupportedError
 from zerocopy.lazy import opening
 from zerocopy.lazy.checkpoint import Checkpoint
-from zerocopy.lazy.reading.extents import Box, FileVersion, TensorExtents, contiguous_strides
+from zerocopy.lazy.reading.extents import FileVersion, TensorExtents, contiguous_strides
 from zerocopy.lazy.reading.parts import Job, box
 from zerocopy.lazy.reading.read_plan import ReadPlan, requests_of
 from zerocopy.lazy.reading.segments import Segment
@@ -23,8 +23,6 @@ from zerocopy.lazy.tensor_info import TensorInfo
 
 #: How a tensor lies on each dimension of a mesh: the dimension that is split, None where all have the whole of it.
 Placements = Sequence[Any]
-#: The same, checked, with dimensions that count from the first.
-Split = tuple[int | None, ...]
 
 
 class RankReads(NamedTuple):
@@ -71,7 +69,7 @@ class _Planned(NamedTuple):
     name: str
     nbytes: int
     extents: TensorExtents | None
-    split: Split
+    split: tuple[int | None, ...]
 
 
 class _Intervals(NamedTuple):
@@ -113,7 +111,7 @@ class ShardPlan:
         self.path, self.file_bytes = path, sum(tensor.nbytes for tensor in tensors)
         self._tensors, self._sizes, self._versions = tensors, sizes, versions
         # Tensors that differ in their offsets alone are split once for all of them.
-        alike: dict[tuple[TensorExtents, Split], list[int]] = defaultdict(list)
+        alike: dict[tuple[TensorExtents, tuple[int | None, ...]], list[int]] = defaultdict(list)
         for tensor in tensors:
             if tensor.extents is not None:
                 first, extents = _from_zero(tensor.extents)
@@ -151,7 +149,7 @@ class ShardPlan:
             if extents is None:
                 whole.append(name)
             else:
-                job.add(box(extents, *_box_of(extents.shape, split, self._places[rank], self._sizes)), None)
+                job.add(box(extents, *box_of(extents.shape, split, self._places[rank], self._sizes)), None)
         return job.plan(whole)
 
     def hosts(self, ranks_per_host: int) -> list[HostReads]:
@@ -191,7 +189,7 @@ class ShardPlan:
         runs: dict[str, list[Segment]] = defaultdict(list)
         found: dict[str, list[_Intervals]] = defaultdict(list)
         for (extents, split), offsets in self._alike.items():
-            part = box(extents, *_box_of(extents.shape, split, place, self._sizes))
+            part = box(extents, *box_of(extents.shape, split, place, self._sizes))
             nbytes += part.nbytes * len(offsets)
             for file, segment in part.segments(0, contiguous_strides(part.shape)):
                 begin = offsets + segment.offset
@@ -303,16 +301,6 @@ def _from_zero(extents: TensorExtents) -> tuple[int, TensorExtents]:
     return first, extents._replace(chunks=chunks)
 
 
-def _box_of(shape: tuple[int, ...], split: Split, place: tuple[int, ...], sizes: tuple[int, ...]) -> Box:
-    """Return the part of a tensor that the rank at a place in a mesh has."""
-    begin, size = [0] * len(shape), list(shape)
-    for dim, mine, ranks in zip(split, place, sizes, strict=True):
-        if dim is not None:
-            first, size[dim] = shard_range(size[dim], mine, ranks)
-            begin[dim] += first
-    return tuple(begin), tuple(size)
-
-
 def _counts_of(nbytes: int, files: dict[str, list[_Intervals]]) -> tuple[int, int, int]:
     each = [intervals for found in files.values() for intervals in found]
     return nbytes, sum(int((end - begin).sum()) for begin, end in each), sum(len(begin) for begin, _ in each)
@@ -326,7 +314,7 @@ def _length_of_union(intervals: list[_Intervals]) -> int:
     return int((end[1:] - torch.maximum(begin[1:], end[:-1])).clamp(min=0).sum() + end[0] - begin[0])
 
 
-def _split_of(info: TensorInfo, placements: Any, dims: int) -> Split | None:
+def _split_of(info: TensorInfo, placements: Any, dims: int) -> tuple[int | None, ...] | None:
     if callable(placements):
         found = placements(info)
     elif isinstance(placements, Mapping):

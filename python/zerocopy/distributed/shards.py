@@ -7,6 +7,7 @@ import torch
 from zerocopy._typing import Device, File
 from zerocopy.lazy import opening
 from zerocopy.lazy.checkpoint import Checkpoint
+from zerocopy.lazy.reading.extents import Box
 
 
 def shard_range(length: int, rank: int, ranks: int) -> tuple[int, int]:
@@ -17,6 +18,18 @@ def shard_range(length: int, rank: int, ranks: int) -> tuple[int, int]:
     each = -(-length // ranks)
     begin = min(rank * each, length)
     return begin, min(each, length - begin)
+
+
+def box_of(
+    shape: tuple[int, ...], split: tuple[int | None, ...], place: tuple[int, ...], sizes: tuple[int, ...]
+) -> Box:
+    """Return the part of a tensor that the rank at a place in a mesh has."""
+    begin, size = [0] * len(shape), list(shape)
+    for dim, mine, ranks in zip(split, place, sizes, strict=True):
+        if dim is not None:
+            first, size[dim] = shard_range(size[dim], mine, ranks)
+            begin[dim] += first
+    return tuple(begin), tuple(size)
 
 
 def load_shard(
