@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import torch
 
@@ -124,16 +124,9 @@ def _indirection(file: IO[bytes], device: int) -> str:
     """Return why cuFile cannot read a file directly into a device's memory, or an empty string."""
     command = [sys.executable, "-c", _PROBE, str(file.fileno()), str(device)]
     environment = os.environ | {"CUFILE_ALLOW_COMPAT_MODE": "false", "CUFILE_FORCE_COMPAT_MODE": "false"}
+    options: dict[str, Any] = {"env": environment, "pass_fds": [file.fileno()], "timeout": _TIMEOUT}
     try:
-        done = subprocess.run(
-            command,
-            env=environment,
-            pass_fds=[file.fileno()],
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT,
-            check=False,
-        )
+        done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
     except subprocess.TimeoutExpired:
         return f"cuFile did not read a block within {_TIMEOUT} s while its compatibility mode was off"
     if not done.returncode:

@@ -62,17 +62,8 @@ def open_file(descriptor: int, name: str, access: int) -> Any:
         raise UnsupportedError(f"{name}: {error}") from error
 
 
-def register(storage: torch.UntypedStorage) -> None:
-    """Register a storage's memory with cuFile. Raises UnsupportedError if it is refused."""
-    _call("gds_register_buffer", storage)
-
-
-def deregister(storage: torch.UntypedStorage) -> None:
-    """Undo :func:`register`. Raises UnsupportedError if it is refused."""
-    _call("gds_deregister_buffer", storage)
-
-
-def _call(function: str, storage: torch.UntypedStorage) -> None:
+def call(function: str, storage: torch.UntypedStorage) -> None:
+    """Call a function of ``torch.cuda.gds`` on a storage. Raises UnsupportedError if cuFile refuses."""
     if storage.device.type not in DEVICES:
         raise UnsupportedError(f"expected memory of a CUDA device for cuFile, got {storage.device}")
     try:

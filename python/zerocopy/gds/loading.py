@@ -7,8 +7,9 @@ import logging
 import os
 import pickle
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -102,64 +103,51 @@ def _device(device: str | int | torch.device) -> torch.device:
 def _load_file(path: Path, device: torch.device, require: str | None) -> Any:
     required(require, path)
     name = os.fsdecode(path)
-    if require is None and (reason := cufile.refusal()):
-        return _load_without(name, device, reason)
-    if path.is_dir() or _torch.skips_data():
-        return _load_by_cpu(path, device, require)
-    with path.open("rb") as file:
-        try:
-            archive = inputs.open_archive(file, "c", "mmap")
-            records = _records(archive)
-        except (Error, pickle.UnpicklingError):
-            records = None  # zerocopy.load says what is wrong with it
-        if records is None:
+    reason = "" if require is not None else cufile.refusal()
+    by_cufile = False
+    if not reason:
+        if path.is_dir() or _torch.skips_data():
             return _load_by_cpu(path, device, require)
-        channel = Channel(file.fileno(), name, os.O_RDONLY)
-        if require is None and channel.reason:
-            return _load_without(name, device, channel.reason)
-        storages = _Storages(records, device, channel, name)
-        with error_context.naming(path):
-            result = archive.load_over(allowlist.resolve, storages.__getitem__, "utf-8", builder)
-            archive.require_unchanged()
-    if channel.reason:
-        if require is not None:
-            raise UnsupportedError(f"{name}: GPUDirect Storage ({require}) is required: {channel.reason}")
-        _warn(name, channel.reason)
-    return result
+        with path.open("rb") as file:
+            try:
+                archive = inputs.open_archive(file, "c", "mmap")
+                records = _records(archive)
+            except (Error, pickle.UnpicklingError):
+                records = None  # zerocopy.load says what is wrong with it
+            if records is None:
+                return _load_by_cpu(path, device, require)
+            channel = Channel(file.fileno(), name, os.O_RDONLY)
+            if by_cufile := not channel.reason:
+                storage_of = _storages(records, device, channel, name)
+                with error_context.naming(path):
+                    result = archive.load_over(allowlist.resolve, storage_of, "utf-8", builder)
+                    archive.require_unchanged()
+        reason = channel.reason
+    if reason and require is not None:
+        raise UnsupportedError(f"{name}: GPUDirect Storage ({require}) is required: {reason}")
+    if reason:
+        text = f"{shown(name)}: loaded through the host's memory, without GPUDirect Storage: {reason}"
+        warnings.warn(text, stacklevel=3)
+    return result if by_cufile else loader.load(name, map_location=device)
 
 
-class _Record(NamedTuple):
-    """The place of a storage's bytes in the file."""
+def _storages(
+    records: list[tuple[int, int]], device: torch.device, channel: Channel, name: str
+) -> Callable[[int], torch.UntypedStorage]:
+    """Return a function that makes each storage on a device, and reads it, when it is first asked for."""
 
-    offset: int
-    size: int
-
-
-class _Storages(dict[int, torch.UntypedStorage]):
-    """The storages of a file on a device. Each is read when it is first asked for."""
-
-    def __init__(self, records: list[_Record], device: torch.device, channel: Channel, name: str) -> None:
-        super().__init__()
-        self._records, self._device, self._channel, self._name = records, device, channel, name
-
-    def __missing__(self, number: int) -> torch.UntypedStorage:
-        offset, size = self._records[number]
+    @functools.cache
+    def storage_of(number: int) -> torch.UntypedStorage:
+        offset, size = records[number]
         try:
-            made = torch.UntypedStorage(size, device=self._device)
+            made = torch.UntypedStorage(size, device=device)
         except torch.cuda.OutOfMemoryError as error:
-            needed = sum(record.size for record in self._records)
-            raise type(error)(
-                f"{self._name}: {needed} bytes are needed on {self._device}: {error}"
-            ) from error
-        self._channel.read(made, offset)
-        self[number] = made
+            needed = sum(size for _, size in records)
+            raise type(error)(f"{name}: {needed} bytes are needed on {device}: {error}") from error
+        channel.read(made, offset)
         return made
 
-
-def _load_without(name: str, device: torch.device, reason: str) -> Any:
-    """Load by a staged copy through the host's memory, with a warning."""
-    _warn(name, reason)
-    return loader.load(name, map_location=device)
+    return storage_of
 
 
 def _load_by_cpu(path: Path, device: torch.device, require: str | None) -> Any:
@@ -173,21 +161,12 @@ def _load_by_cpu(path: Path, device: torch.device, require: str | None) -> Any:
     )
 
 
-def _records(archive: _C.Archive) -> list[_Record] | None:
-    """Return where the storages are; None unless the file has all of them as they are in memory."""
-    if (
-        archive.is_torchscript
-        or archive.big_endian
-        or archive.container not in ("zip", "legacy", "safetensors")
-    ):
+def _records(archive: _C.Archive) -> list[tuple[int, int]] | None:
+    """Return offset and size of each storage; None unless the file has all of them as they are in memory."""
+    if archive.is_torchscript or archive.big_endian:
         return None
     storages = archive.explain()
-    if any(storage.how == "inflated" for storage in storages):
+    is_plain = archive.container in ("zip", "legacy", "safetensors")
+    if not is_plain or any(storage.how == "inflated" for storage in storages):
         return None
-    return [_Record(storage.offset, storage.nbytes) for storage in storages]
-
-
-def _warn(name: str, reason: str) -> None:
-    warnings.warn(
-        f"{shown(name)}: loaded through the host's memory, without GPUDirect Storage: {reason}", stacklevel=6
-    )
+    return [(storage.offset, storage.nbytes) for storage in storages]
