@@ -9,13 +9,13 @@ import functools
 import gc
 import importlib.util
 import inspect
-import json
+import multiprocessing
 import os
 import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -162,21 +162,19 @@ def _is_cached(descriptor: int, offset: int) -> bool:
 
 def _in_fork(load: Callable[[], Any]) -> dict[str, Any]:
     """Measure in a forked process, which has imported everything and loaded nothing."""
-    receiving, sending = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            os.close(receiving)
-            os.write(sending, json.dumps(_measure(load)).encode())
-        finally:
-            os._exit(0)
-    os.close(sending)
-    with os.fdopen(receiving, "rb") as pipe:
-        content = pipe.read()
-    _, status = os.waitpid(child, 0)
-    if not content:
-        return {"error": f"the process ended with status {os.waitstatus_to_exitcode(status)}"}
-    return dict(json.loads(content))
+    fork = multiprocessing.get_context("fork")
+    receiving, sending = fork.Pipe(duplex=False)
+    child = fork.Process(target=lambda: sending.send(_measure(load)))
+    child.start()
+    sending.close()
+    try:
+        return dict(receiving.recv())
+    except EOFError:
+        child.join()
+        return {"error": f"the process ended with status {child.exitcode}"}
+    finally:
+        receiving.close()
+        child.join()
 
 
 def _measure(load: Callable[[], Any]) -> dict[str, Any]:
@@ -210,44 +208,21 @@ def _consume(loaded: Any) -> None:
     import torch
 
     from zerocopy import _torch
+    from zerocopy.lazy.prefetch import leaves_of
 
-    seen = set()
-    for tensor in _tensors(loaded):
-        if tensor.layout is not torch.strided or tensor.device.type != "cpu":
-            continue
-        storage = _torch.untyped_of(tensor)
-        if storage.data_ptr() in seen:
-            continue
-        seen.add(storage.data_ptr())
+    storages = (
+        _torch.untyped_of(leaf) for leaf in leaves_of(loaded, set()) if isinstance(leaf, torch.Tensor)
+    )
+    for storage in {storage.data_ptr(): storage for storage in storages}.values():
         whole = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
         rest = len(whole) % 8
         whole[: len(whole) - rest].view(torch.int64).sum()
         whole[len(whole) - rest :].sum()
 
 
-def _tensors(loaded: Any) -> Iterator[Any]:
-    import torch
-
-    left, seen = [loaded], set()
-    while left:
-        value = left.pop()
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, torch.nn.Module):
-            left += value.state_dict().values()
-        elif isinstance(value, dict):
-            left += value.values()
-        elif isinstance(value, (list, tuple)):
-            left += value
-
-
 def _median(name: str, found: list[dict[str, Any]]) -> Measured:
-    for each in found:
-        if "error" in each:
-            return Measured(name, None, None, None, each["error"])
+    if errors := [each["error"] for each in found if "error" in each]:
+        return Measured(name, None, None, None, errors[0])
     ready, consumed, private = (
         statistics.median(each[key] for each in found) for key in ("ready", "consumed", "private")
     )
@@ -257,36 +232,24 @@ def _median(name: str, found: list[dict[str, Any]]) -> Measured:
 def _report(options: argparse.Namespace, container: str, size: int, rows: list[Measured]) -> None:
     cache = "cold" if options.cold else "hot"
     if options.json:
-        facts = {
-            "file": options.file,
-            "container": container,
-            "size": size,
-            "cache": cache,
-            "rounds": options.repeat,
-        }
-        output.say_json({**runner.head("bench"), **facts, "loaders": [row._asdict() for row in rows]})  # fmt: skip
+        facts = {"file": options.file, "container": container, "size": size, "cache": cache}
+        loaders = {"rounds": options.repeat, "loaders": [row._asdict() for row in rows]}
+        output.say_json(runner.head("bench") | facts | loaders)
         return
     import torch
 
-    say(
-        [
-            f"{escaped(options.file)}: {container}, {display.size(size)}, {cache} page cache, "
-            f"{display.count(options.repeat, 'round')}",
-            f"torch {torch.__version__}, Python {sys.version.split()[0]}",
-            f"{'':<24}{'READY':>12}{'CONSUMED':>12}{'PRIVATE':>12}",
-        ]
-    )
-    for row in rows:
-        if row.error:
-            say([f"{row.name:<24}{escaped(row.error, _MAX_ERROR)}"])
-            continue
-        ready, private = _span(row.ready), display.size(row.private or 0)
-        rate = ""
-        if row.name == _CEILING:
-            # Nothing is ready before the end, and the buffer is all the memory.
-            ready, private = "", ""
-            rate = f"  {size / (row.consumed or 1) / 1e9:.1f} GB/s"
-        say([f"{row.name:<24}{ready:>12}{_span(row.consumed):>12}{private:>12}{rate}".rstrip()])
+    rounds = display.count(options.repeat, "round")
+    say([f"{escaped(options.file)}: {container}, {display.size(size)}, {cache} page cache, {rounds}"])
+    say([f"torch {torch.__version__}, Python {sys.version.split()[0]}"])
+    say([f"{'':<24}{'READY':>12}{'CONSUMED':>12}{'PRIVATE':>12}"])
+    for name, ready, consumed, private, error in rows:
+        if error:
+            line = escaped(error, _MAX_ERROR)
+        elif name == _CEILING:  # Nothing is ready before the end, and the buffer is all the memory.
+            line = f"{'':>12}{_span(consumed):>12}{'':>12}  {size / (consumed or 1) / 1e9:.1f} GB/s"
+        else:
+            line = f"{_span(ready):>12}{_span(consumed):>12}{display.size(private or 0):>12}"
+        say([f"{name:<24}{line}"])
 
 
 def _span(seconds: float | None) -> str:
