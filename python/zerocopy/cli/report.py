@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import sys
-import tempfile
 from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +13,7 @@ from zerocopy import display
 from zerocopy.cli import diff, output, reading, runner
 from zerocopy.cli.output import escaped, say
 from zerocopy.process.os_errors import naming
+from zerocopy.saving.atomic_file import is_special, replacing
 
 if TYPE_CHECKING:
     from zerocopy.catalogue.contents import Contents, Entry
@@ -174,27 +173,13 @@ def _write(text: str, target: str) -> None:
     if target == "-":
         say([text])
         return
-    content = text.encode("utf-8", "backslashreplace")
-    if Path(target).exists() and not Path(target).is_file():
-        # A device or a pipe takes the page. A file in its place would take its name away from all programs.
-        with Path(target).open("wb") as stream:
+    content, path = text.encode("utf-8", "backslashreplace"), Path(target)
+    if is_special(path) or path.is_dir():
+        with path.open("wb") as stream:
             stream.write(content)
         return
-    path = Path(os.path.realpath(target))
     # A page that is written halfway is not left in the place of an older one.
-    with (
-        naming(path),
-        tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file,
-    ):
-        try:
-            file.write(content)
-            file.flush()
-            umask = os.umask(0)
-            os.umask(umask)
-            os.chmod(file.name, 0o666 & ~umask)
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
+    with naming(path), replacing(path, syncs=False) as new:
+        new.write(content)
     if sys.stderr.isatty():
         output.print_error(f"{escaped(target)}: {display.size(len(content))}")
