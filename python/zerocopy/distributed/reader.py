@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -231,10 +231,7 @@ class _Reading:
         except Exception as error:  # others wait for what this rank reads for them
             errors.append(error)
         if self._shares and self._shares.parts:
-            try:
-                self._exchange(self._shares)
-            except Exception as error:
-                errors.append(error)
+            self._exchange(self._shares, errors)
         if errors:
             raise errors[0]
         distributed.note_writes(self._targets.values())
@@ -242,44 +239,69 @@ class _Reading:
             self._planner.commit_tensor(self._items[number], target)
 
     def _read_own(self, shared: set[int]) -> None:
-        direct: list[tuple[parts.Part, torch.Tensor]] = []
-        copied: list[parts.Copied] = []
+        own: list[tuple[ReadItem, torch.Tensor]] = []
         for number, item in enumerate(self._items):
             if item.type == LoadItemType.BYTE_IO:
                 self._planner.load_bytes(item, io.BytesIO(self._state.value(item.storage_index.fqn)))
             elif number not in shared:
-                target = self._target(number)
-                part = self._part(item)
-                if part is None:
-                    target.copy_(self._state.indexed(item.storage_index.fqn, _index_of(item)))
-                elif engine.is_direct(target, part.dtype):
-                    direct.append((part, target))
-                else:
-                    copied.append(parts.Copied(part, target))
+                own.append((item, self._target(number)))
+        self._read(own)
+
+    def _read(self, wanted: Iterable[tuple[ReadItem, torch.Tensor]]) -> None:
+        """Read each item into its tensor."""
+        direct: list[tuple[parts.Part, torch.Tensor]] = []
+        copied: list[parts.Copied] = []
+        for item, target in wanted:
+            part = self._part(item)
+            if part is None:
+                target.copy_(self._state.indexed(item.storage_index.fqn, _index_of(item)))
+            elif engine.is_direct(target, part.dtype):
+                direct.append((part, target))
+            else:
+                copied.append(parts.Copied(part, target))
         parts.read_all(direct, copied, self._state.version)
 
-    def _exchange(self, shares: sharing.Shares) -> None:
-        def nbytes_of(number: int) -> int:
-            item = self._items[number]
-            return torch.Size(item.lengths).numel() * _torch.element_size(self._dtype(item))
+    def _exchange(self, shares: sharing.Shares, errors: list[Exception]) -> None:
+        """Send and receive all shared parts.
 
-        def read(places: list[tuple[int, torch.Tensor]]) -> None:
-            wanted = []
-            for number, memory in places:
-                item = self._items[number]
-                target = memory.view(self._dtype(item)).view(item.lengths)
-                part = self._part(item)
-                if part is None:
-                    target.copy_(self._state.indexed(item.storage_index.fqn, _index_of(item)))
-                else:
-                    wanted.append((part, target))
-            parts.read_all(wanted, [], self._state.version)
+        Every rank of the group takes part in every message, also after an error: nobody waits for a message that is
+        never sent.
+        """
+        group = sharing.group_of(shares.ranks, self._group or dist.group.WORLD)
+        device = sharing.device_of(group)
+        for owner, numbers in sharing.messages(shares.parts, self._nbytes_of):
+            message, memories = self._message(numbers)
+            try:
+                if owner == dist.get_rank():
+                    self._read(zip(map(self._items.__getitem__, numbers), memories, strict=True))
+                    message[0] = 1
+            except Exception as error:
+                errors.append(error)
+            sent = message.to(device)
+            dist.broadcast(sent, owner, group=group)
+            message.copy_(sent)
+            try:
+                if not message[0]:
+                    raise Error(f"rank {owner} could not read a part that this rank needs")
+                for number, memory in zip(numbers, memories, strict=True):
+                    self._target(number).copy_(memory)
+            except Exception as error:
+                errors.append(error)
 
-        def accept(number: int, memory: torch.Tensor) -> None:
-            item = self._items[number]
-            self._target(number).copy_(memory.view(self._dtype(item)).view(item.lengths))
+    def _message(self, numbers: list[int]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Return memory for some items, behind a byte that says whether they were read; and the part of each."""
+        # Each part begins at a multiple of 16 bytes, as elements of any dtype need.
+        sizes = [16 * -(-self._nbytes_of(number) // 16) for number in numbers]
+        message = torch.zeros(16 + sum(sizes), dtype=torch.uint8, device="cpu")
+        memories = []
+        for number, held in zip(numbers, message[16:].split(sizes), strict=True):
+            item, part = self._items[number], held[: self._nbytes_of(number)]
+            memories.append(part.view(self._dtype(item)).view(item.lengths))
+        return message, memories
 
-        sharing.exchange(shares, self._group or dist.group.WORLD, nbytes_of, read, accept)
+    def _nbytes_of(self, number: int) -> int:
+        item = self._items[number]
+        return torch.Size(item.lengths).numel() * _torch.element_size(self._dtype(item))
 
     def _target(self, number: int) -> torch.Tensor:
         """Return the tensor that an item is read into."""

@@ -11,12 +11,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, ReadItem
 
-from zerocopy.errors import Error, UnsupportedError
+from zerocopy.errors import UnsupportedError
 
 #: Parts are sent in messages of about this size, so that one is read while another is on its way.
 MESSAGE = 6 << 20
-_STATUS = 16  # bytes at the begin of a message: the first says whether the part was read
-_ALIGNMENT = 16
 
 Key = tuple[str, tuple[int, ...], tuple[int, ...]]
 
@@ -110,7 +108,7 @@ def _elements(item: ReadItem) -> int:
 _groups: dict[tuple[int, ...], tuple[Any, Any]] = {}
 
 
-def _group_of(ranks: list[int], whole: Any) -> Any:
+def group_of(ranks: list[int], whole: Any) -> Any:
     """Return a process group of some ranks of the group `whole`."""
     if sorted(ranks) == sorted(dist.get_process_group_ranks(whole)):
         return whole
@@ -122,60 +120,8 @@ def _group_of(ranks: list[int], whole: Any) -> Any:
     return group
 
 
-def exchange(
-    shares: Shares,
-    whole: Any,
-    nbytes_of: Callable[[int], int],
-    read: Callable[[list[tuple[int, torch.Tensor]]], None],
-    accept: Callable[[int, torch.Tensor], None],
-) -> None:
-    """Send and receive all shared parts.
-
-    Every rank of the group takes part in every message, also after an error: nobody waits for a message that is never
-    sent. Errors are raised at the end.
-
-    Parameters
-    ----------
-    shares : Shares
-        The parts to send, and their senders.
-    whole : ProcessGroup
-        That of the load.
-    nbytes_of : callable
-        Returns the bytes of an item.
-    read : callable
-        Is given items and the memory for each, and reads them.
-    accept : callable
-        Is given an item and its bytes.
-    """
-    mine = dist.get_rank()
-    group = _group_of(shares.ranks, whole)
-    device = _device_of(group)
-    first_error: BaseException | None = None
-    for owner, items in _messages(shares.parts, nbytes_of):
-        places, size = _layout(items, nbytes_of)
-        message = torch.zeros(size, dtype=torch.uint8, device="cpu")
-        if owner == mine:
-            try:
-                read([(item, message[at : at + nbytes_of(item)]) for item, at in places])
-                message[0] = 1
-            except Exception as error:
-                first_error = first_error or error
-        sent = message.to(device)
-        dist.broadcast(sent, owner, group=group)
-        message = sent.cpu()
-        if not message[0]:
-            first_error = first_error or Error(f"rank {owner} could not read a part that this rank needs")
-            continue
-        try:
-            for item, at in places:
-                accept(item, message[at : at + nbytes_of(item)])
-        except Exception as error:
-            first_error = first_error or error
-    if first_error is not None:
-        raise first_error
-
-
-def _messages(parts: list[Shared], nbytes_of: Callable[[int], int]) -> Iterator[tuple[int, list[int]]]:
+def messages(parts: list[Shared], nbytes_of: Callable[[int], int]) -> Iterator[tuple[int, list[int]]]:
+    """Yield the rank that sends each message, and the numbers of the items that it has."""
     items: list[int] = []
     size = 0
     for number, part in enumerate(parts):
@@ -187,15 +133,7 @@ def _messages(parts: list[Shared], nbytes_of: Callable[[int], int]) -> Iterator[
             items, size = [], 0
 
 
-def _layout(items: list[int], nbytes_of: Callable[[int], int]) -> tuple[list[tuple[int, int]], int]:
-    places, at = [], _STATUS
-    for item in items:
-        places.append((item, at))
-        at += -(-nbytes_of(item) // _ALIGNMENT) * _ALIGNMENT
-    return places, at
-
-
-def _device_of(group: Any) -> torch.device:
+def device_of(group: Any) -> torch.device:
     """Return where messages of a group lie: NCCL takes no memory of the CPU."""
     if dist.get_backend(group) == "nccl":
         return torch.device("cuda", torch.cuda.current_device())
