@@ -84,8 +84,7 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
         else:
             _read(file.path)
         rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in loaders}
-        progress = output.Progress("zerocopy bench:", options.repeat * len(loaders))
-        try:
+        with output.Progress("zerocopy bench:", options.repeat * len(loaders)) as progress:
             for _ in range(options.repeat):
                 for name, load in loaders.items():
                     if options.cold:
@@ -95,8 +94,6 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
                 errors = [found[0].get("error") for name, found in rounds.items() if name != _CEILING]
                 if all(errors):
                     raise Trouble(f"no loader loads it: zerocopy.load: {errors[0]}")
-        finally:
-            progress.end()
         _report(options, container, file.size, [_median(name, found) for name, found in rounds.items()])
     return runner.FINE
 

@@ -125,8 +125,7 @@ def _damage(paths: list[str]) -> list[str]:
 def _convert(options: argparse.Namespace, dtype: Any) -> None:
     from zerocopy.converting.converter import convert
 
-    shown = Progress(f"zerocopy convert: {escaped(options.target)}:", 0)
-    try:
+    with Progress(f"zerocopy convert: {escaped(options.target)}:", 0) as shown:
         convert(
             options.sources,
             options.target,
@@ -139,8 +138,6 @@ def _convert(options: argparse.Namespace, dtype: Any) -> None:
             ties=options.tied_name or options.ties,
             strict=options.strict or None,
         )
-    finally:
-        shown.end()
 
 
 def _say_written(options: argparse.Namespace, seconds: float, replacing: str) -> None:

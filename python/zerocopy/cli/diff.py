@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +41,6 @@ example:
 """
 
 _MAX_LINES = 100
-_VERDICTS = ("same", "different")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,16 +80,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Compare, and return the exit code."""
+    is_exact = options.rtol is None and options.atol is None
     with contextlib.suppress(sides.NeedsTorch):
         a, b = sides.both(options.a, options.b)
-        if options.rtol is None and options.atol is None:
-            return _report(options, a, b, sides.compare)
+        both = len(a.entries.keys() & b.entries.keys())
+        if is_exact:
+            return _report(options, differences(a, b, options, sides.compare), both)
         # Equal bits are equal with any tolerance.
         exact = argparse.Namespace(**{**vars(options), "rtol": None, "atol": None, "brief": True})
         if next(differences(a, b, exact, sides.compare), None) is None:
-            if options.json:
-                _say_json(options, runner.FINE, [], None if options.brief else len(a.entries))
-            return runner.FINE
+            return _report(options, iter(()), both)
 
     import zerocopy
     from zerocopy.cli.tensor_diff import TorchSide, compare
@@ -99,7 +99,9 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
         zerocopy.open(options.a, device="cpu", unknown=unknown) as one,
         zerocopy.open(options.b, device="cpu", unknown=unknown) as other,
     ):
-        return _report(options, TorchSide(one), TorchSide(other), compare)
+        a, b = TorchSide(one), TorchSide(other)
+        both = len(a.entries.keys() & b.entries.keys())
+        return _report(options, differences(a, b, options, compare), both)
 
 
 def _tolerance(text: str) -> float:
@@ -118,57 +120,43 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _report(options: argparse.Namespace, a: sides.Side, b: sides.Side, compare: Callable[..., Any]) -> int:
-    found_differences = differences(a, b, options, compare)
-    if options.brief:
-        differ = next(found_differences, None) is not None
+def _report(options: argparse.Namespace, differences: Iterator[dict[str, Any]], both: int) -> int:
+    """Print differences as they are found, and return the exit code."""
+    counts: Counter[str] = Counter()
+    changed, found = set(), []
+    for number, each in enumerate(differences):
+        counts[each["side"]] += 1
+        if options.brief:
+            break
+        if each["kind"] not in ("only", "value"):
+            changed.add(each["name"])
         if options.json:
-            _say_json(options, int(differ), [], None)
-        elif differ:
-            say([f"{escaped(options.a)} and {escaped(options.b)} differ"])
-        return int(differ)
-    both = len(a.entries.keys() & b.entries.keys())
+            found.append(each)
+        elif not options.most or number < options.most:
+            say([line(each)])
+    total = counts.total()
     if options.json:
-        found = list(found_differences)
-        _say_json(options, bool(found), found, both)
-        return int(bool(found))
-    return _print(options, found_differences, both)
-
-
-def _print(options: argparse.Namespace, differences: Iterator[dict[str, Any]], both: int) -> int:
-    counts = dict.fromkeys("-+!", 0)
-    changed = set()
-    for number, found in enumerate(differences):
-        counts[found["side"]] += 1
-        if found["kind"] not in ("only", "value"):
-            changed.add(found["name"])
-        if not options.most or number < options.most:
-            say([line(found)])
-    total = sum(counts.values())
-    if not total:
-        return runner.FINE
-    if options.most and total > options.most:
-        say([f"... and {total - options.most} more (--max 0 prints all)"])
-    say([f"{counts['-']} only in A, {counts['+']} only in B, {counts['!']} differences in both; "
-         f"{both - len(changed)} of {both} common tensors equal"])  # fmt: skip
-    return runner.BAD
-
-
-def _say_json(options: argparse.Namespace, code: int, found: list[dict[str, Any]], both: int | None) -> None:
-    changed = {one["name"] for one in found if one["kind"] not in ("only", "value")}
-    output.say_json(
-        {
-            **runner.head("diff"),
-            "verdict": _VERDICTS[code],
-            "a": options.a,
-            "b": options.b,
-            "rtol": options.rtol,
-            "atol": options.atol,
-            "tensors_in_both": both,
-            "tensors_equal": None if both is None else both - len(changed),
-            "differences": found,
-        }
-    )
+        output.say_json(
+            {
+                **runner.head("diff"),
+                "verdict": "different" if total else "same",
+                "a": options.a,
+                "b": options.b,
+                "rtol": options.rtol,
+                "atol": options.atol,
+                "tensors_in_both": None if options.brief else both,
+                "tensors_equal": None if options.brief else both - len(changed),
+                "differences": found,
+            }
+        )
+    elif total and options.brief:
+        say([f"{escaped(options.a)} and {escaped(options.b)} differ"])
+    elif total:
+        if options.most and total > options.most:
+            say([f"... and {total - options.most} more (--max 0 prints all)"])
+        say([f"{counts['-']} only in A, {counts['+']} only in B, {counts['!']} differences in both; "
+             f"{both - len(changed)} of {both} common tensors equal"])  # fmt: skip
+    return runner.BAD if total else runner.FINE
 
 
 def line(found: dict[str, Any]) -> str:
@@ -227,15 +215,12 @@ def _tensor_differences(
             yield {"side": "!", "name": name, "kind": "ties", "text": text}
     if runner.is_same_file(options.a, options.b):
         return
-    progress = output.Progress("zerocopy diff:", sum(one.nbytes for one, _ in left))
-    try:
+    with output.Progress("zerocopy diff:", sum(one.nbytes for one, _ in left)) as progress:
         for one, other in left:
             found = compare(a, b, one, other, tolerance, brief=options.brief)
             progress.add(one.nbytes)
             if found is not None:
                 yield {"side": "!", "name": one.name, "kind": "values", "text": str(found)} | _facts(found)
-    finally:
-        progress.end()
     a.require_unchanged()
     b.require_unchanged()
 

@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Self
 
 from zerocopy import display, environment
 from zerocopy.display import listed as listed
@@ -138,7 +138,7 @@ def silence_stdout() -> None:
 
 
 class Progress:
-    """Shows percentage, bytes, rate and time left on the last line of a terminal, and nothing elsewhere."""
+    """Shows percentage, bytes, rate and time left on the last line of a terminal, and nothing elsewhere. A block."""
 
     def __init__(self, what: str, whole: int) -> None:
         self._what, self._whole, self._done, self._shown = display.shown(what, None), whole, 0, -1
@@ -176,7 +176,9 @@ class Progress:
         print(f"\r{line:<{self._width}}", end="", file=sys.stderr, flush=True)
         self._width = len(line)
 
-    def end(self) -> None:
-        """Clear the line."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         if self._shown >= 0:
             print("\r" + " " * self._width + "\r", end="", file=sys.stderr, flush=True)

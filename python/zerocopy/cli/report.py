@@ -122,12 +122,11 @@ def _read(more: dict[str, list[Any]], options: argparse.Namespace, path: str) ->
             other = TorchSide(stack.enter_context(zerocopy.open(options.compare, device="cpu")))
             differences = _compared(side, other, (path, options.compare), changes)
         entries = [side.entries[name] for name in more]
-        progress = output.Progress("zerocopy report:", sum(entry.nbytes for entry in entries))
-        for entry in entries:
-            more[entry.name] += _statistics(side, entry) if options.statistics else ()
-            more[entry.name] += ["; ".join(changes[entry.name]) or None] if options.compare else ()
-            progress.add(entry.nbytes)
-        progress.end()
+        with output.Progress("zerocopy report:", sum(entry.nbytes for entry in entries)) as progress:
+            for entry in entries:
+                more[entry.name] += _statistics(side, entry) if options.statistics else ()
+                more[entry.name] += ["; ".join(changes[entry.name]) or None] if options.compare else ()
+                progress.add(entry.nbytes)
     return differences
 
 

@@ -228,14 +228,11 @@ class Verifier(reading.Examiner):
         bools: Container[int] = (),
     ) -> Verification:
         """Read a file whole, and add to reasons and notes. `bools` are the offsets of bool storages."""
-        progress = Progress(f"zerocopy verify: {escaped(file.path)}:", file.size)
-        try:
-            sound = [record for record in records if not record.fault]
+        sound = [record for record in records if not record.fault]
+        with Progress(f"zerocopy verify: {escaped(file.path)}:", file.size) as shown:
             sha256, checked = integrity.check(
-                file, sound, hashed=self._with_records, bools=bools, progress=progress
+                file, sound, hashed=self._with_records, bools=bools, progress=shown
             )
-        finally:
-            progress.end()
         reasons += _damage(checked)
         notes += _notes(checked)
         with_records = self._with_records and bool(checked)
