@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from zerocopy import display
 from zerocopy.cli import elements, output, runner, sides
 from zerocopy.cli.output import escaped, say
 
@@ -220,27 +222,14 @@ def _tensor_differences(
             found = compare(a, b, one, other, tolerance, brief=options.brief)
             progress.add(one.nbytes)
             if found is not None:
-                yield {"side": "!", "name": one.name, "kind": "values", "text": str(found)} | _facts(found)
+                difference = {"side": "!", "name": one.name, "kind": "values", "text": ""}
+                yield difference | ({} if found.text else dataclasses.asdict(found)) | {"text": str(found)}
     a.require_unchanged()
     b.require_unchanged()
 
 
 def _tie(name: str | None) -> str:
     return "not tied" if name is None else f"= {escaped(name)}"
-
-
-def _facts(found: Any) -> dict[str, Any]:
-    if found.text:
-        return {}
-    return {
-        "count": found.unequal,
-        "elements": found.total,
-        "largest": found.largest,
-        "not_finite": found.not_finite,
-        "first": list(found.first),
-        "a": found.a,
-        "b": found.b,
-    }
 
 
 def _value_differences(
@@ -254,7 +243,8 @@ def _value_differences(
     for side, one, other in (("-", values, others), ("+", others, values)):
         for name in one:
             if name not in other:
-                yield {"side": side, "kind": "only", "name": name, "text": _shown(one[name])}
+                text = f"value: {display.described(one[name])}"
+                yield {"side": side, "kind": "only", "name": name, "text": text}
     for name, one in values.items():
         if name not in others:
             continue
@@ -265,9 +255,3 @@ def _value_differences(
         if text := a.value_difference(one, other):
             text = text.removeprefix("object: ")
             yield {"side": "!", "kind": "value", "name": name, "text": text}
-
-
-def _shown(value: Any) -> str:
-    from zerocopy import display
-
-    return f"value: {display.described(value)}"

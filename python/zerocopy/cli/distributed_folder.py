@@ -91,18 +91,14 @@ def parts_of(
 ) -> Iterator[tuple[Archive, FilePart, FormatError | None]]:
     """Yield each archive and its part of the file, with a fault if the part cannot be an archive of its own."""
     for archive in archives:
-        part = FilePart(file, archive.offset, archive.size)
-        yield archive, part, _fault_of(part)
-
-
-def _fault_of(part: FilePart) -> FormatError | None:
-    try:
-        container = _core.container(part.descriptor, part.path, part.part)
-    except FormatError as error:
-        return error.with_traceback(None)
-    if container == "zip":
-        return None
-    return FormatError(f"the {part.size} bytes at {part.offset:#x} are not a file of torch.save")
+        part, fault = FilePart(file, archive.offset, archive.size), None
+        try:
+            if _core.container(part.descriptor, part.path, part.part) != "zip":
+                where = f"the {part.size} bytes at {part.offset:#x}"
+                fault = FormatError(f"{where} are not a file of torch.save")
+        except FormatError as error:
+            fault = error.with_traceback(None)
+        yield archive, part, fault
 
 
 def notes(file: OpenFile, archives: list[Archive]) -> Iterator[str]:

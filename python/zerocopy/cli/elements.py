@@ -10,6 +10,7 @@ import os
 import struct
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -56,11 +57,12 @@ class Tolerance(NamedTuple):
             return False
 
 
-class ValueDifference(NamedTuple):
+@dataclass(frozen=True)
+class ValueDifference:
     """The differences of the elements of two tensors."""
 
-    unequal: int  # elements that differ
-    total: int
+    count: int  # of the elements that differ
+    elements: int
     largest: float | None  # the largest of the distances that are finite; None where there is none
     not_finite: int  # elements at a distance that is not finite, such as a number and NaN
     first: tuple[int, ...]
@@ -75,7 +77,7 @@ class ValueDifference(NamedTuple):
         if self.not_finite:
             by += f" ({self.not_finite} of them by no finite number)"
         where = f"[{', '.join(map(str, self.first))}]"
-        return f"{self.unequal} of {self.total} values differ{by}, first {where}: {self.a} | {self.b}"
+        return f"{self.count} of {self.elements} values differ{by}, first {where}: {self.a} | {self.b}"
 
 
 def unequal_pieces(a: Place, b: Place, nbytes: int, name: str) -> Iterator[tuple[int, bytearray, bytearray]]:

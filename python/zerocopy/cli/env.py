@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import platform
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -100,7 +101,11 @@ def facts() -> dict[str, Any]:
         "system": _system(),
         "cuda": _cuda(),
         "libraries": {name: version for name in _LIBRARIES if (version := _version(name))},
-        "variables": dict(_variables()),
+        "variables": {
+            name: value
+            for name, value in sorted(os.environ.items())
+            if name.startswith("ZEROCOPY_") or name in _TORCH_VARIABLES
+        },
     }
 
 
@@ -120,39 +125,29 @@ def _torch() -> dict[str, Any]:
 
 
 def _system() -> dict[str, Any]:
-    memory = _memory()
+    lines = (_text_of(Path("/proc/meminfo")) or "").splitlines()
+    memory = {
+        name: int(rest.split()[0]) * 1024
+        for name, _, rest in (line.partition(":") for line in lines)
+        if rest.strip()
+    }
     group = control_group()
     limit = "none" if group is None or group.limit is None else display.size(group.limit)
+    try:
+        distribution = platform.freedesktop_os_release().get("PRETTY_NAME", "unknown")
+    except OSError:
+        distribution = "unknown"
+    locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     return {
         "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "distribution": _distribution(),
+        "distribution": distribution,
         "CPUs": f"{len(os.sched_getaffinity(0))} of {os.cpu_count()}",
         "memory": f"{display.size(memory.get('MemTotal', 0))}, {display.size(memory.get('MemAvailable', 0))} available",
         "container's limit": limit,
         "page size": os.sysconf("SC_PAGE_SIZE"),
         "file system here": _file_system(Path.cwd()),
-        "locked memory": _locked_memory(),
+        "locked memory": "unlimited" if locked == resource.RLIM_INFINITY else display.size(locked),
     }  # fmt: skip
-
-
-def _distribution() -> str:
-    try:
-        return platform.freedesktop_os_release().get("PRETTY_NAME", "unknown")
-    except OSError:
-        return "unknown"
-
-
-def _locked_memory() -> str:
-    import resource
-
-    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    return "unlimited" if soft == resource.RLIM_INFINITY else display.size(soft)
-
-
-def _memory() -> dict[str, int]:
-    lines = (_text_of(Path("/proc/meminfo")) or "").splitlines()
-    fields = (line.partition(":") for line in lines)
-    return {name: int(rest.split()[0]) * 1024 for name, _, rest in fields if rest.split()}
 
 
 def _file_system(folder: Path) -> str:
@@ -195,12 +190,6 @@ def _version(name: str) -> str | None:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _variables() -> Iterator[tuple[str, str]]:
-    for name in sorted(os.environ):
-        if name.startswith("ZEROCOPY_") or name in _TORCH_VARIABLES:
-            yield name, os.environ[name]
 
 
 def _text_of(file: Path) -> str | None:

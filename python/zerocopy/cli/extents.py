@@ -170,12 +170,9 @@ def _of_safetensors(file: OpenFile, facts: dict[str, Any]) -> Iterator[MapExtent
     yield MapExtent(_LENGTH, text, "header", "", "the JSON")
     yield MapExtent(_LENGTH + text, length - text, "padding")
     for tensor in facts["tensors"]:
-        yield _of_tensor(tensor)
-
-
-def _of_tensor(tensor: Any) -> MapExtent:
-    item = tensor.nbytes // math.prod(tensor.shape) if tensor.nbytes else 1
-    return MapExtent(tensor.offset, tensor.nbytes, "tensor", tensor.name, _misaligned(tensor.offset, item))
+        item = tensor.nbytes // math.prod(tensor.shape) if tensor.nbytes else 1
+        note = _misaligned(tensor.offset, item)
+        yield MapExtent(tensor.offset, tensor.nbytes, "tensor", tensor.name, note)
 
 
 def _of_legacy(file: OpenFile, facts: dict[str, Any]) -> Iterator[MapExtent]:

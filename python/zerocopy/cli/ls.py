@@ -7,7 +7,7 @@ import functools
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--all", action="store_true", help="print one row for each tensor and value: no folding"
     )
     parser.add_argument(
-        "--sort", choices=("size", "name", "offset"), help="sort the rows (default: the order of the file)"
+        "--sort", choices=tuple(_ORDERS), help="sort the rows (default: the order of the file)"
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--tree", action="store_true", help="print an outline of the names, with sums")
@@ -91,14 +91,12 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
     paths = [options.file, *files] if files else summary.components(options.file)
     if paths:
         return summary.execute(paths, options)
-    return _list(options)
-
-
-def _list(options: argparse.Namespace) -> int:
     with reading.contents(options.file, strict=False) as (_, contents):
         entries = [entry for entry in contents.entries if _matches(entry.name, options.globs)]
+    if options.sort:
+        entries.sort(key=_ORDERS[options.sort])
     values = [value for value in contents.values if _matches(value.name, options.globs)]
-    contents = contents._replace(entries=_sorted(entries, options.sort), values=values)
+    contents = contents._replace(entries=entries, values=values)
     if options.json:
         output.say_compact_json(_json_of(contents))
     elif options.tree:
@@ -107,12 +105,12 @@ def _list(options: argparse.Namespace) -> int:
         output.say(_table(contents, options))
     else:
         output.say_text("".join(map(_line, contents.entries)))
-    for fault in contents.faults:
-        output.print_error(f"zerocopy ls: {escaped(options.file)}: {output.printable(fault, _MAX_SHOWN)}")
+    faults = [output.printable(fault, _MAX_SHOWN) for fault in contents.faults]
     if options.globs and not entries and not values:
-        output.print_error(f"zerocopy ls: {escaped(options.file)}: no name matches")
-        return runner.BAD
-    return runner.BAD if contents.faults else runner.FINE
+        faults.append("no name matches")
+    for fault in faults:
+        output.print_error(f"zerocopy ls: {escaped(options.file)}: {fault}")
+    return runner.BAD if faults else runner.FINE
 
 
 def _matches(name: str, globs: Sequence[str]) -> bool:
@@ -121,21 +119,18 @@ def _matches(name: str, globs: Sequence[str]) -> bool:
     )
 
 
-def _sorted(entries: list[Entry], order: str | None) -> list[Entry]:
-    if order == "size":
-        return sorted(entries, key=lambda entry: -entry.nbytes)
-    if order == "name":
-        return sorted(entries, key=lambda entry: _natural(entry.name))
-    if order == "offset":
-        return sorted(entries, key=lambda entry: (entry.file, entry.offset is None, entry.offset or 0))
-    return entries
-
-
 def _natural(name: str) -> list[Any]:
     """Return a key that puts layers.2 before layers.10."""
     parts: list[Any] = _DIGITS.split(name)
     parts[1::2] = [(len(digits.lstrip("0")), digits) for digits in parts[1::2]]
     return parts
+
+
+_ORDERS: dict[str, Callable[[Entry], Any]] = {
+    "size": lambda entry: -entry.nbytes,
+    "name": lambda entry: _natural(entry.name),
+    "offset": lambda entry: (entry.file, entry.offset is None, entry.offset or 0),
+}
 
 
 def _line(entry: Entry) -> str:
@@ -274,8 +269,8 @@ def _json_of(contents: Contents) -> dict[str, Any]:
         "files": contents.files,
         "tensors": [_json_of_entry(entry) for entry in contents.entries],
         "values": [
-            {"name": value.name, "kind": value.kind, "value": _json_value(value.value)}
-            for value in contents.values
+            {"name": name, "kind": kind, "value": output.plain(value)}
+            for name, kind, value in contents.values
         ],
         "metadata": contents.metadata,
         "dtypes": {
@@ -304,10 +299,3 @@ def _json_of_entry(entry: Entry) -> dict[str, Any]:
         "made_by": entry.made_by or None,
         "inside": entry.inside or None,
     }
-
-
-def _json_value(value: Any) -> Any:
-    """Return a value that JSON has: it has no NaN and no infinity."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value

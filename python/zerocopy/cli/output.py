@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import math
 import os
 import sys
 import time
@@ -111,6 +112,15 @@ def say_text(text: str) -> None:
 def say_compact_json(value: Any) -> None:
     """Print a value as JSON on one line, ASCII only: many times sooner than with indentation."""
     say_text(json.dumps(value, separators=(",", ":")) + "\n")
+
+
+def plain(value: Any) -> Any:
+    """Return numbers, or lists of them, as JSON has them: NaN, infinities and complex ones as strings."""
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    if isinstance(value, complex) or (isinstance(value, float) and not math.isfinite(value)):
+        return str(value)
+    return value
 
 
 def say_json(value: Any) -> None:

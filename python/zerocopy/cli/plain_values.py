@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from zerocopy import display
@@ -56,30 +56,19 @@ def described(value: Value) -> str:
 
 def _folded(values: Sequence[Value]) -> Iterator[str]:
     """Yield lines with the values of one parent each: "args: lr 0.001, name 'x'"."""
-    items = [_item(list(group)) for _, group in groupby(values, _list_of())]
-    for parent, group in groupby(items, lambda item: item[0].rpartition(".")[0]):
+    lists: list[list[Value]] = []
+    for value in values:
+        parent, _, index = value.name.rpartition(".")
+        if parent and lists and lists[-1][0].name == f"{parent}.0" and index == str(len(lists[-1])):
+            lists[-1].append(value)
+        else:
+            lists.append([value])
+    for parent, group in groupby(map(_item, lists), lambda item: item[0].rpartition(".")[0]):
         if parent:
             texts = [f"{_name(name.rpartition('.')[2])} {text}" for name, text in group]
             yield from _wrapped(f"{_name(parent)}:", texts)
         else:
             yield from (f"{_INDENT}{_name(name)}: {text}" for name, text in group)
-
-
-def _list_of() -> Callable[[Value], tuple[str, int]]:
-    """Return a key for consecutive values: equal for the items 0, 1, 2, ... of one list."""
-    number, name, following = 0, "", 0
-
-    def key(value: Value) -> tuple[str, int]:
-        nonlocal number, name, following
-        whole, _, index = value.name.rpartition(".")
-        if whole and whole == name and index == str(following):
-            following += 1
-        else:
-            number += 1
-            name, following = (whole, 1) if index == "0" else ("", 0)
-        return (name or value.name, number)
-
-    return key
 
 
 def _item(values: list[Value]) -> tuple[str, str]:

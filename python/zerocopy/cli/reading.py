@@ -20,7 +20,7 @@ from zerocopy.catalogue.contents import Contents, contents_of
 from zerocopy.catalogue.files import OpenFile, open_file
 from zerocopy.cli import distributed_folder, output
 from zerocopy.cli.distributed_folder import Archive
-from zerocopy.cli.runner import BAD, FINE, TROUBLE, Trouble, add_json, head
+from zerocopy.cli.runner import BAD, FINE, TROUBLE, Trouble, add_json, head, why
 from zerocopy.errors import Error
 from zerocopy.loading.formats import model_folder, shard_index
 
@@ -33,6 +33,11 @@ class Reason(NamedTuple):
 
     kind: str  # docs/reference/json.md lists those of each command
     text: str
+
+
+def structure(error: object) -> Reason:
+    """Return the reason of a file that contradicts its format."""
+    return Reason("structure", output.escaped(str(error), _MAX_MESSAGE))
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,11 @@ class Report:
     container: str | None
     reasons: list[Reason]
     notes: list[str]
+
+    @classmethod
+    def of_trouble(cls, path: str, error: OSError | Trouble | MemoryError) -> Report:
+        """Return the report on a file that cannot be examined."""
+        return Report(path, None, [Reason(_TROUBLE, why(error))], [])
 
     @property
     def code(self) -> int:
@@ -178,8 +188,7 @@ def report_on(command: str, options: argparse.Namespace, examiner: Examiner) -> 
     for report in reports(options.files, examiner):
         found.append(report)
         if report.code == TROUBLE:
-            why = report.reasons[0].text
-            output.print_error(f"zerocopy {command}: {output.named(report.path)}: {why}")
+            output.print_error(f"zerocopy {command}: {output.named(report.path)}: {report.reasons[0].text}")
         if not options.json:
             output.say(report.lines())
     code = max((report.code for report in found), default=FINE)  # an index may have no shards
@@ -206,7 +215,7 @@ def reports(paths: Sequence[str], examiner: Examiner) -> Iterator[Report]:
                 if isinstance(found, shard_index.Index):
                     yield from examiner.index(found)
         except (OSError, Trouble, MemoryError) as error:
-            yield _trouble(path, error)
+            yield Report.of_trouble(path, error)
 
 
 def _of_folder(path: str, examiner: Examiner) -> Iterator[Report]:
@@ -220,8 +229,8 @@ def _of_folder(path: str, examiner: Examiner) -> Iterator[Report]:
         held = sorted(files.get(name, ()), key=lambda archive: (archive.offset, archive.size))
         yield _report_of(str(Path(path, name)), functools.partial(examiner.archives, archives=held))
     if missing := [output.escaped(name) for name in files if name not in there]:
-        why = f"files that .metadata refers to do not exist: {output.listed(missing)}"
-        yield _trouble(path, Trouble(why))
+        error = Trouble(f"files that .metadata refers to do not exist: {output.listed(missing)}")
+        yield Report.of_trouble(path, error)
 
 
 def _report_of(path: str, examine: Callable[[OpenFile], Report]) -> Report:
@@ -230,12 +239,4 @@ def _report_of(path: str, examine: Callable[[OpenFile], Report]) -> Report:
         with contextlib.closing(open_file(path)) as file:
             return examine(file)
     except (OSError, Trouble, MemoryError) as error:
-        return _trouble(path, error)
-
-
-def _trouble(path: str, error: OSError | Trouble | MemoryError) -> Report:
-    if isinstance(error, OSError):
-        why = error.strerror or type(error).__name__
-    else:
-        why = str(error) if isinstance(error, Trouble) else "out of memory"
-    return Report(path, None, [Reason(_TROUBLE, why)], [])
+        return Report.of_trouble(path, error)

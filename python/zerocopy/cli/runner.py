@@ -42,7 +42,7 @@ def run(command: str, options: argparse.Namespace, execute: Callable[[], int]) -
     except MemoryError:
         reason = "out of memory"
     except OSError as error:
-        reason = error.strerror or str(error) or type(error).__name__
+        reason = why(error)
         named = None if error.filename is None else os.fsdecode(error.filename)
         if named is not None and named != path:
             reason = f"{named or chr(39) * 2}: {reason}"
@@ -60,6 +60,13 @@ def run(command: str, options: argparse.Namespace, execute: Callable[[], int]) -
         reason = reason.removeprefix(f"{display.shown(path, None)}: ").partition("\n")[0]
     output.print_error(f"zerocopy {command}: {where}{output.printable(reason, _MAX_REASON)}")
     return TROUBLE
+
+
+def why(error: OSError | Trouble | MemoryError) -> str:
+    """Return an error of one file of several as text."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error) or type(error).__name__
+    return str(error) if isinstance(error, Trouble) else "out of memory"
 
 
 def is_same_file(a: str, b: str) -> bool:

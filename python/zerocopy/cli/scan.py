@@ -116,11 +116,51 @@ class Scanner(reading.Examiner):
 
     def archives(self, file: OpenFile, archives: list[Archive]) -> Scan:
         """Scan each archive that ``.metadata`` finds in a data file as a file of its own."""
-        return _examine_archives(file, archives)
+        faults: dict[str, list[str]] = {}
+        found: list[Pickle] = []
+        more_pickles = False
+        for archive, part, fault in distributed_folder.parts_of(file, archives):
+            if fault is not None:
+                faults.setdefault("structure", []).append(
+                    f"{escaped(archive.name)}: {reading.structure(fault).text}"
+                )
+                continue
+            scanned = _examine(part, "zip", _MAX_PICKLES - len(found))
+            for reason in scanned.reasons:
+                faults.setdefault(reason.kind, []).append(f"{escaped(archive.name)}: {reason.text}")
+            more_pickles |= scanned.more_pickles
+            for one in scanned.found:
+                offset = None if one.offset is None else archive.offset + one.offset
+                found.append(one._replace(name=f"{archive.name}: {one.name}", offset=offset))
+        reasons = [Reason(kind, listed(texts)) for kind, texts in faults.items()]
+        notes = [*_notes("distributed", found), *distributed_folder.notes(file, archives)]
+        return Scan(file.path, "distributed", reasons, notes, found, more_pickles)
 
     def metadata(self, file: OpenFile, fault: Exception | None) -> Scan:
         """Scan ``.metadata``: torch unpickles the file, and lets it name and call anything."""
-        return _examine_metadata(file, fault)
+        own = distributed_folder.GLOBALS
+        reasons = [reading.structure(fault)] if fault else []
+        found = [
+            one._replace(
+                globals=[entry._replace(native=entry.native or entry.name in own) for entry in one.globals]
+            )
+            for one in pickles.of_bare(file)
+        ]
+        named = [entry.name for one in found for entry in one.globals if not entry.native]
+        try:
+            facts = _core.examine_pickle(file.read(0, min(file.size, layout.MAX_PICKLE)), pickles.MAX_GLOBALS)
+            acts = {kind: [name for name in facts[kind] if name not in own] for kind in ("called", "created")}
+            changed = [name for name in facts["changed"] if name not in distributed_folder.CLASSES]
+            named += [name for name in facts["foreign"] if name not in own]
+            reasons += [
+                Reason("policy", text) for text in _refused_acts({**facts, **acts, "changed": changed})
+            ]
+        except (Error, UnpicklingError) as error:
+            reasons = reasons or [reading.structure(error)]
+        refused = [name for name in dict.fromkeys(named) if not policy.running().allows(name)]
+        if refused:
+            reasons = [_not_allowed(refused)]
+        return Scan(file.path, "pickle", list(dict.fromkeys(reasons)), [], found, False)
 
 
 def _examine(file: OpenFile, container: str, most: int) -> Scan:
@@ -133,7 +173,7 @@ def _examine(file: OpenFile, container: str, most: int) -> Scan:
         found.extend(itertools.islice(walked, most))
         more_pickles = next(walked, None) is not None
     except (Error, ValueError) as error:  # the file cannot be read further, or in several ways
-        reasons.append(_structure(error))
+        reasons.append(reading.structure(error))
     named = [entry.name for one in found if not one.stray for entry in one.globals if not entry.native]
     refused = [name for name in dict.fromkeys([*foreign, *named]) if not policy.running().allows(name)]
     if refused:
@@ -144,50 +184,6 @@ def _examine(file: OpenFile, container: str, most: int) -> Scan:
             "of a URL, the records of storages were not searched for pickles, which no load would read"
         )
     return Scan(file.path, kind, list(dict.fromkeys(reasons)), notes, found, more_pickles)
-
-
-def _examine_archives(file: OpenFile, archives: list[Archive]) -> Scan:
-    faults: dict[str, list[str]] = {}
-    found: list[Pickle] = []
-    more_pickles = False
-    for archive, part, fault in distributed_folder.parts_of(file, archives):
-        if fault is not None:
-            faults.setdefault("structure", []).append(f"{escaped(archive.name)}: {_structure(fault).text}")
-            continue
-        scanned = _examine(part, "zip", _MAX_PICKLES - len(found))
-        for reason in scanned.reasons:
-            faults.setdefault(reason.kind, []).append(f"{escaped(archive.name)}: {reason.text}")
-        more_pickles |= scanned.more_pickles
-        for one in scanned.found:
-            offset = None if one.offset is None else archive.offset + one.offset
-            found.append(one._replace(name=f"{archive.name}: {one.name}", offset=offset))
-    reasons = [Reason(kind, listed(texts)) for kind, texts in faults.items()]
-    notes = [*_notes("distributed", found), *distributed_folder.notes(file, archives)]
-    return Scan(file.path, "distributed", reasons, notes, found, more_pickles)
-
-
-def _examine_metadata(file: OpenFile, fault: Exception | None) -> Scan:
-    own = distributed_folder.GLOBALS
-    reasons = [_structure(fault)] if fault else []
-    found = [
-        one._replace(
-            globals=[entry._replace(native=entry.native or entry.name in own) for entry in one.globals]
-        )
-        for one in pickles.of_bare(file)
-    ]
-    named = [entry.name for one in found for entry in one.globals if not entry.native]
-    try:
-        facts = _core.examine_pickle(file.read(0, min(file.size, layout.MAX_PICKLE)), pickles.MAX_GLOBALS)
-        acts = {kind: [name for name in facts[kind] if name not in own] for kind in ("called", "created")}
-        changed = [name for name in facts["changed"] if name not in distributed_folder.CLASSES]
-        named += [name for name in facts["foreign"] if name not in own]
-        reasons += [Reason("policy", text) for text in _refused_acts({**facts, **acts, "changed": changed})]
-    except (Error, UnpicklingError) as error:
-        reasons = reasons or [_structure(error)]
-    refused = [name for name in dict.fromkeys(named) if not policy.running().allows(name)]
-    if refused:
-        reasons = [_not_allowed(refused)]
-    return Scan(file.path, "pickle", list(dict.fromkeys(reasons)), [], found, False)
 
 
 _PICKLES: dict[str, Callable[[OpenFile], Iterator[Pickle]]] = {
@@ -217,7 +213,7 @@ def _as_the_loader(file: OpenFile, container: str) -> tuple[str, list[Name], lis
         listing = layout.listing_of(file) if container == "hdf5" else None
         facts = _core.examine(file.descriptor, file.path, pickles.MAX_GLOBALS, listing, file.part)
     except Error as error:
-        return container, [], [_structure(error)], 0
+        return container, [], [reading.structure(error)], 0
     except UnpicklingError as error:
         return container, [], [Reason("policy", escaped(str(error), _MAX_REASON_LENGTH))], 0
     kind, foreign, behind = facts["container"], facts["foreign"], facts["behind"]
@@ -230,10 +226,6 @@ def _as_the_loader(file: OpenFile, container: str) -> tuple[str, list[Name], lis
 
 def _not_allowed(refused: list[Name]) -> Reason:
     return Reason("globals", f"not allowed: {listed(map(printable, refused))}")
-
-
-def _structure(error: Exception) -> Reason:
-    return Reason("structure", escaped(str(error), _MAX_REASON_LENGTH))
 
 
 def _refused_acts(facts: dict[str, Any]) -> Iterator[str]:

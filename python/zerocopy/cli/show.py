@@ -108,6 +108,7 @@ def _show_value(options: argparse.Namespace, path: str, value: Value) -> None:
 def _repr_of(path: str, value: Value) -> str:
     """Return the repr of a value that has to be built first, objects of unknown classes as stubs."""
     from zerocopy.lazy.opening import open as open_checkpoint
+    from zerocopy.loading.objects.stubs import Stub
 
     if value.kind == "None":
         return "None"
@@ -116,16 +117,11 @@ def _repr_of(path: str, value: Value) -> str:
         shortening.maxdict = shortening.maxlist = shortening.maxtuple = shortening.maxset = 50
         shortening.maxstring = shortening.maxother = 1000
         made = checkpoint.metadata()[value.name]
-        return shortening.repr(made) + _state_of(made, shortening)
-
-
-def _state_of(made: Any, shortening: reprlib.Repr) -> str:
-    from zerocopy.loading.objects.stubs import Stub
-
-    if not isinstance(made, Stub):
-        return ""
-    parts = {"arguments": made.arguments, "state": made.state, "items": made.items, "entries": made.entries}
-    return "".join(f" {name}={shortening.repr(part)}" for name, part in parts.items() if part)
+        names = ("arguments", "state", "items", "entries") if isinstance(made, Stub) else ()
+        parts = ((name, getattr(made, name)) for name in names)
+        return shortening.repr(made) + "".join(
+            f" {name}={shortening.repr(part)}" for name, part in parts if part
+        )
 
 
 def _show_tensor(options: argparse.Namespace, path: str, entry: Entry, index_text: str) -> None:
@@ -240,15 +236,6 @@ def _values_of(part: torch.Tensor) -> Any:
         return None
     part = part.dequantize() if part.is_quantized else part
     try:
-        return _plain(part.detach().tolist())
+        return output.plain(part.detach().tolist())
     except RuntimeError:  # a dtype whose elements are not Python numbers
         return None
-
-
-def _plain(value: Any) -> Any:
-    """Return numbers as JSON has them: NaN, infinities and complex ones as strings."""
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    if isinstance(value, complex) or (isinstance(value, float) and not math.isfinite(value)):
-        return str(value)
-    return value

@@ -60,8 +60,7 @@ def execute(paths: Sequence[str], options: argparse.Namespace) -> int:
                 found.append(_summary(path, contents))
                 code = max(code, runner.BAD if contents.faults else runner.FINE)
         except (OSError, runner.Trouble) as error:
-            why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            output.print_error(f"zerocopy ls: {output.named(path)}: {output.printable(why)}")
+            output.print_error(f"zerocopy ls: {output.named(path)}: {output.printable(runner.why(error))}")
             code = runner.TROUBLE
     if options.json:
         output.say_compact_json(runner.head("ls") | {"files": [each._asdict() for each in found]})

@@ -138,7 +138,7 @@ class Verifier(reading.Examiner):
             if container in _EXAMINED:
                 facts = _core.examine(file.descriptor, file.path, 0, listing, stubs=True)
         except FormatError as error:
-            reasons.append(_structure(error))
+            reasons.append(reading.structure(error))
             if container == "hdf5":
                 records = []  # they may overlap
         except (Error, UnpicklingError) as error:
@@ -158,9 +158,9 @@ class Verifier(reading.Examiner):
             notes.append(_NO_CHECKSUMS.get(container, "this format has no checksums"))
         bools = {one.offset for one in storages if one.dtype == "bool"}
         found = self._read(file, facts["container"], reasons, notes, records, bools)
-        sparse = [one for one in found.records if not one.sha256 and not one.fault]
+        sparse = [escaped(one.record.title) for one in found.records if not one.sha256 and not one.fault]
         if self._with_records and sparse:
-            notes.append(f"not hashed, since hardly anything of it is written: {listed(map(_title, sparse))}")
+            notes.append(f"not hashed, since hardly anything of it is written: {listed(sparse)}")
         if self._compare and facts["container"] in _NOT_TORCHS:
             notes.append(f"not compared: torch.load reads no {facts['container']}")
         elif self._compare and not reasons:
@@ -206,7 +206,7 @@ class Verifier(reading.Examiner):
         if fault is not None and not isinstance(fault, FormatError):
             raise runner.Trouble(_shown(fault))
         notes = ["this format has no checksums", *[_NOT_COMPARED] * self._compare]
-        return self._read(file, "pickle", [_structure(fault)] if fault else [], notes)
+        return self._read(file, "pickle", [reading.structure(fault)] if fault else [], notes)
 
     def index(self, index: shard_index.Index) -> Iterator[Report]:
         """Report on an index that does not agree with its shards."""
@@ -216,7 +216,7 @@ class Verifier(reading.Examiner):
             return
         if faults:
             with contextlib.closing(open_file(index.name)) as file:
-                yield self._read(file, "index", [_structure("; ".join(faults))], [])
+                yield self._read(file, "index", [reading.structure("; ".join(faults))], [])
 
     def _read(
         self,
@@ -241,10 +241,6 @@ class Verifier(reading.Examiner):
 
 def _shown(error: object) -> str:
     return escaped(str(error), _MAX_REASON_LENGTH)
-
-
-def _structure(error: object) -> Reason:
-    return Reason("structure", _shown(error))
 
 
 def _unreadable(error: Exception, place: str = "") -> runner.Trouble:
@@ -288,10 +284,6 @@ def _notes(checked: list[Checked]) -> Iterator[str]:
     odd = [f"{escaped(one.record.title)} ({one.odd_bools})" for one in checked if one.odd_bools]
     if odd:
         yield f"bool storages with bytes that are neither 0 nor 1: {listed(odd)}"
-
-
-def _title(one: Checked) -> str:
-    return escaped(one.record.title)
 
 
 def _without_checksums(checked: list[Checked]) -> list[Checked]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import importlib
-import importlib.util
+import pkgutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,19 +49,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Load, and return the exit code."""
-    return max(_codes(parser, options))
-
-
-def _codes(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Iterator[int]:
+    codes = []
     for path in options.paths:
         # A function of a library may take other names than paths: those of models, for one.
         is_path = options.by is None or options.by in ("torch.load", "zerocopy.load", _SAFETENSORS)
         if is_path and not Path(path).exists():
             print_error(f"{parser.prog}: {escaped(path)}: No such file or directory")
-            yield runner.TROUBLE
-            continue
-        name = options.by or (_SAFETENSORS if path.endswith(".safetensors") else "torch.load")
-        yield _warm(parser, path, name)
+            codes.append(runner.TROUBLE)
+        else:
+            name = options.by or (_SAFETENSORS if path.endswith(".safetensors") else "torch.load")
+            codes.append(_warm(parser, path, name))
+    return max(codes)
 
 
 def _warm(parser: argparse.ArgumentParser, path: str, name: str) -> int:
@@ -81,24 +78,10 @@ def _warm(parser: argparse.ArgumentParser, path: str, name: str) -> int:
     return runner.FINE
 
 
-def _is_module(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except (ImportError, AttributeError, ValueError):
-        return False
-
-
 def _function(parser: argparse.ArgumentParser, name: str) -> Callable[..., Any]:
     """Return the function that a dotted name names."""
-    module, _, attributes = name.partition("::") if "::" in name else name.rpartition(".")
-    # "transformers.BertModel.from_pretrained" is a function of a class: the module is a shorter part of the name.
-    while "::" not in name and "." in module and not _is_module(module):
-        module, _, outer = module.rpartition(".")
-        attributes = f"{outer}.{attributes}"
     try:
-        found: Any = importlib.import_module(module)
-        for attribute in attributes.split("."):
-            found = getattr(found, attribute)
+        found: Any = pkgutil.resolve_name(name.replace("::", ":"))
     except (ImportError, AttributeError, ValueError) as error:
         parser.error(f"--by {escaped(name)}: {error}")
     if not callable(found):

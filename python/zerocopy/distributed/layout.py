@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
@@ -35,19 +35,9 @@ class NewTensor(NamedTuple):
         return self.shape.numel() * _torch.element_size(self.dtype)
 
 
-class Content(Protocol):
-    """The planned content of one file."""
-
-    def begin(self, new: NewFile) -> dict[str, int]:
-        """Reserve space for all tensors in an empty file. Return the offset of each."""
-
-    def finish(self, values: Mapping[str, bytes], paths: Mapping[str, StatePath]) -> None:
-        """Write the rest."""
-
-
 def content_of(
     path: str, suffix: str, tensors: Mapping[str, NewTensor], values: list[str], alignment: int
-) -> Content:
+) -> _Safetensors | _Pickled:
     """Return the content of a file in the format of a suffix. The path is for messages."""
     if suffix == shard_plan.SAFETENSORS:
         if values:
@@ -74,6 +64,7 @@ class _Safetensors:
         self._tensors = safetensors_writer.in_file_order(found for found in described.values() if found)
 
     def begin(self, new: NewFile) -> dict[str, int]:
+        """Reserve space for all tensors in an empty file. Return the offset of each."""
         header = safetensors_writer.header(self._tensors, {"format": "pt"})
         new.write(header)
         new.flush()
@@ -85,7 +76,7 @@ class _Safetensors:
         return offsets
 
     def finish(self, values: Mapping[str, bytes], paths: Mapping[str, StatePath]) -> None:
-        pass
+        """Do nothing: ranks write all that remains."""
 
 
 class _Pickled:
@@ -96,6 +87,7 @@ class _Pickled:
         self._records: CheckpointPlan | None = None
 
     def begin(self, new: NewFile) -> dict[str, int]:
+        """Reserve space for all tensors in an empty file. Return the offset of each."""
         # Ranks write parts of one storage, in any order: no rank has all of its bytes for a checksum.
         records = self._records = CheckpointPlan(new, self._alignment, checksum=False, regular=False)
         offsets = {
@@ -106,6 +98,7 @@ class _Pickled:
         return offsets
 
     def finish(self, values: Mapping[str, bytes], paths: Mapping[str, StatePath]) -> None:
+        """Write the rest."""
         records = self._records
         assert records is not None, "begin() was called"
         state: dict[str, Any] = {}
@@ -130,3 +123,7 @@ class _Pickled:
             records.pickle(pickled(state, self, store))
             records.finish()
             records.carry_out()
+
+
+#: The planned content of one file.
+Content = _Safetensors | _Pickled

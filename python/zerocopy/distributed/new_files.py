@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from zerocopy.converting import shard_plan
 from zerocopy.converting.new_files import NewShards
@@ -23,26 +23,13 @@ class Reserved(NamedTuple):
     offsets: dict[str, tuple[int, int]]
 
 
-class NewCheckpoint(Protocol):
-    """Files that several processes write."""
-
-    def begin(self) -> Reserved:
-        """Reserve space for all tensors."""
-
-    def finish(self, values: Mapping[str, bytes], paths: Mapping[str, StatePath]) -> None:
-        """Write the rest, and give the files their names."""
-
-    def abandon(self) -> None:
-        """Delete the new files; the old ones stay as they are."""
-
-
 def new_checkpoint(
     path: str | os.PathLike[str],
     tensors: dict[str, NewTensor],
     values: list[str],
     alignment: int,
     max_shard_size: int | None,
-) -> NewCheckpoint:
+) -> _OneFile | _Shards:
     """Return a new file, or shards of at most so many bytes, in the format of the suffix."""
     if max_shard_size is None:
         return _OneFile(path, content_of(os.fspath(path), Path(path).suffix, tensors, values, alignment))
@@ -96,6 +83,7 @@ class _Shards:
         self._new: NewShards | None = None
 
     def begin(self) -> Reserved:
+        """Make room."""
         new = self._new = NewShards(self._layout, len(self._contents), has_name=True)
         offsets: dict[str, tuple[int, int]] = {}
         for number, (file, content) in enumerate(zip(new.files, self._contents, strict=True)):
@@ -103,6 +91,7 @@ class _Shards:
         return Reserved([file.path for file in new.files], offsets)
 
     def finish(self, values: Mapping[str, bytes], paths: Mapping[str, StatePath]) -> None:
+        """Write the rest, and give the files their names."""
         assert self._new is not None
         for content in self._contents:
             content.finish({}, {})
@@ -110,5 +99,10 @@ class _Shards:
         self._new.close()
 
     def abandon(self) -> None:
+        """Delete the new files; the old ones stay as they are."""
         if self._new is not None:
             self._new.close()
+
+
+#: Files that several processes write.
+NewCheckpoint = _OneFile | _Shards

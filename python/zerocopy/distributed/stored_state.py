@@ -96,8 +96,8 @@ class StoredState:
         """Return a value as ``torch.save`` writes it. It was made by the safe loader."""
         if self._table is not None:
             return self._table.values[name]
-        held = io.BytesIO()
-        torch.save(self._found(name), held)
+        held, value = io.BytesIO(), self._values[name]
+        torch.save(self._folder_values[name] if value is _IN_FOLDER else value, held)
         return held.getvalue()
 
     def extents(self, name: str, box: Box | None = None) -> TensorExtents | None:
@@ -138,10 +138,6 @@ class StoredState:
     @cached_property
     def _source(self) -> CheckpointSource:
         return CheckpointSource(self._checkpoint)
-
-    def _found(self, name: str) -> Any:
-        value = self._values[name]
-        return self._folder_values[name] if value is _IN_FOLDER else value
 
     @cached_property
     def _folder_values(self) -> dict[str, Any]:
