@@ -47,8 +47,26 @@ class Record(NamedTuple):
         """The offset of its content in the file; None for a content that is compressed or in pieces."""
         return None if self.deflated or self.foreign is not None else self.offset
 
-    def content(self, stored: Iterator[bytes]) -> Iterator[bytes]:
-        """Yield the record's content, inflated, piece by piece, from its bytes in the file.
+    def content(self, file: OpenFile) -> Iterator[bytes]:
+        """Yield the record's content, inflated, piece by piece, and never more than the archive says.
+
+        Raises
+        ------
+        zerocopy.FormatError
+            If it is not as long as the archive says, or cannot be inflated.
+        """
+        left = self.size
+        try:
+            for piece in self.inflated(file.pieces(self.offset, self.stored_size)):
+                left -= len(piece)
+                if left < 0:
+                    raise FormatError(f"does not inflate to {self.size} bytes")
+                yield piece
+        except FormatError as error:
+            raise FormatError(f"record {self.name!r}: {error}") from None
+
+    def inflated(self, stored: Iterator[bytes]) -> Iterator[bytes]:
+        """Yield the record's content, piece by piece, from its bytes in the file.
 
         Raises
         ------

@@ -73,7 +73,7 @@ def check(
         skip(stored(at, record.offset - at))
         pieces = stored(record.offset, record.stored_size)
         of_bools = record.offset in bools and record.size > 0
-        checked.append(_checked(record, record.content(pieces), hashed, of_bools))
+        checked.append(_checked(record, record.inflated(pieces), hashed, of_bools))
         skip(pieces)  # those behind a fault
         at = record.offset + record.stored_size
     skip(stored(at, file.size - at))

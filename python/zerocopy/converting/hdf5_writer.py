@@ -69,21 +69,8 @@ def copied(file: OpenFile, target: Path) -> Content:
             raise UnsupportedError(
                 f"storage {name!r}: its name is not a number, as the table of offsets needs"
             )
-        records.append(Hdf5Record(name, record.size, partial(_content_of, record, file)))
+        records.append(Hdf5Record(name, record.size, partial(record.content, file)))
     return _content(records, target)
-
-
-def _content_of(record: layout.Record, file: OpenFile) -> Iterator[bytes]:
-    """Yield the content of a record, never more than the archive says."""
-    left = record.size
-    try:
-        for piece in record.content(file.pieces(record.offset, record.stored_size)):
-            left -= len(piece)
-            if left < 0:
-                raise FormatError(f"does not inflate to {record.size} bytes")
-            yield piece
-    except FormatError as error:
-        raise FormatError(f"record {record.name!r}: {error}") from None
 
 
 def _content(records: Sequence[Hdf5Record], target: Path) -> Content:
