@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
 import messages
@@ -59,6 +60,24 @@ def test_names_avoid_odd_words() -> None:
                     odd.append(f"{name}: {identifier}: say {ODD_WORDS[word]}")
     assert "storage" in seen
     assert not odd
+
+
+#: Verbs that do not say what a function does.
+VAGUE_VERB = re.compile(r"(Have|Give|Be|Let|Note|Stand)\b")
+
+
+def test_docstrings_open_with_a_verb_that_says_what_is_done() -> None:
+    documented = [
+        (path, ast.get_docstring(node))
+        for path in sorted(prose.ROOT.glob("python/zerocopy/**/*.py"))
+        for node in prose.nodes(path)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(node)
+    ]
+    assert len(documented) > 1000
+    vague = [(path, text) for path, text in documented if VAGUE_VERB.match(text or "")]
+    assert not [
+        f"{path.relative_to(prose.ROOT)}: {text.partition(chr(10))[0]}" for path, text in vague if text
+    ]
 
 
 # ------------------------------------------------------------------------------- messages

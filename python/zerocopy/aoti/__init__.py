@@ -118,7 +118,7 @@ def _loaded(package: Package, folder: str) -> Any:
 
 
 def _give(model: Any, weights: Weights, package: Package, folder: str) -> None:
-    """Let a program use tensors as its constants, where they lie."""
+    """Make a program use tensors as its constants, without a copy."""
     constants = package.constants(folder)
     if constants is None:
         raise UnsupportedError(f"{package.path}: it has no source that says which constants it needs")

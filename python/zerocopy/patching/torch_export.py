@@ -17,7 +17,7 @@ Function = Callable[..., Any]
 
 
 def load_for(original: Function) -> Function:
-    """Return what replaces `original`, a release's torch.export.load."""
+    """Return the replacement of `original`, a release's torch.export.load."""
 
     def load(*args: Any, **kwargs: Any) -> Any:
         try:

@@ -64,7 +64,7 @@ _active: _Deferral | None = None  # the main thread's
 
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
-    """Have no signal handler of Python run within a block. Those of what came meanwhile are called at its end."""
+    """Defer the signal handlers of Python within a block. They are called at its end, for signals that came meanwhile."""
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or (_active is not None and not _active.is_over):
         yield
@@ -75,11 +75,11 @@ def deferred() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _deferring(deferral: _Deferral) -> Iterator[None]:
-    """Put the handlers of a deferral in place for a block."""
+    """Install the handlers of a deferral for a block."""
     global _active
     try:
         deferral.install()
-        _active = deferral  # not before, and no longer: a handler that raises in between would leave it
+        _active = deferral  # set last, and cleared first: a handler that raises in between would leave it
         yield
     finally:
         _active = None

@@ -44,7 +44,7 @@ class Computation:
         self._is_seeded = call_options.current().generators
 
     def result(self, function: Any, args: _Args, kwargs: dict[str, Any]) -> Any:
-        """Make the call, keep what it returns, and return it: a patched function its own object, others a copy."""
+        """Call the function, keep the result and return it: a patched function gets its own object, others a copy."""
         arguments = _Arguments(args, kwargs, self._known)
         begun = time.monotonic()
         with (
@@ -70,7 +70,7 @@ class Computation:
         return result
 
     def _head(self, note: str, random: list[str]) -> dict[str, Any]:
-        """Return what an entry says of the call. The note is why a program has to make the call itself."""
+        """Return an entry's description of the call. The note says why a program has to make the call itself."""
         return {
             "what": self._name,
             "seconds": self._seconds,
@@ -90,7 +90,7 @@ class Computation:
         arguments: _Arguments,
         noted: Hashes,
     ) -> Any:
-        """Write an entry, and return what the caller gets."""
+        """Write an entry, and return the caller's result."""
         if head["note"] and self._is_patched:  # so that the next program does not try
             _log.info("%s is called here, and nothing is kept: %s", self._name, head["note"])
             if self._is_complete(head, recording, ()):
@@ -127,7 +127,7 @@ class Computation:
         return True
 
     def _written(self, result: Any, head: dict[str, Any], plan: publish.Plan, is_for_a_copy: bool) -> Any:
-        """Write an entry, rebuild the result from it, and return what the caller gets."""
+        """Write an entry, rebuild the result from it, and return the caller's result."""
         head |= {"layout": plan.layout, "parts": [tuple(part.named()) for part in plan.parts]}
         with self._cache.writing(self._call.key, head, plan.covered, plan.size, plan.contents) as new:
             is_begun = self._is_patched and is_for_a_copy and self._is_begun(new, plan)
@@ -142,7 +142,7 @@ class Computation:
         return given
 
     def _is_begun(self, new: NewEntry, plan: publish.Plan) -> bool:
-        """Have a copy of this process write the storages, if the result can be rebuilt without their bytes."""
+        """Start a copy of this process that writes the storages, if the result can be rebuilt without their bytes."""
         try:
             attached(self._cache, new.entry, self._known.arguments)
             new.finish_in_copy(plan.storages(), self._seconds)
@@ -199,7 +199,7 @@ def attached(cache: Cache, entry: Entry, arguments: list[Any]) -> Any:
 
 @contextlib.contextmanager
 def _loaders_that_map() -> Iterator[None]:
-    """Have loaders map files within a block, so that what they return need not be written again."""
+    """Replace loaders within a block by ones that map files, so that their weights need not be written again."""
     # To import safetensors takes longer than most calls.
     with patching.patched(safetensors="safetensors.torch" in sys.modules):
         yield
@@ -207,7 +207,7 @@ def _loaders_that_map() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _hooks_of_their_own_numbers() -> Iterator[None]:
-    """Have hooks get numbers within a block that hooks of other processes do not get: modules keep hooks by these."""
+    """Start the numbers of hooks at random within a block: modules keep hooks by number, of all processes."""
     before = RemovableHandle.next_id
     RemovableHandle.next_id = secrets.randbits(62)
     try:

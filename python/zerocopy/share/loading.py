@@ -111,7 +111,7 @@ class _Load:
             return None, _PlainCall(str(error), logging.WARNING)
 
     def _looked_up(self, known: earlier.References) -> tuple[call.Call | None, Any]:
-        """Return the call, or None if it makes itself again, and what is kept or `_MISSING`."""
+        """Return the call, or None for a nested call of the same key, and the kept result or `_MISSING`."""
         why = state.why_plain() or (self._is_patched and call.why_plain(self._args, self._kwargs))
         if why:
             return None, _PlainCall(why)
@@ -161,7 +161,7 @@ class _Load:
         return _MISSING
 
     def _accept(self, entry: Entry, conditions: Conditions, name: str) -> None:
-        """Do what the call itself would have done beside returning its result."""
+        """Repeat the side effects of the call: warnings, log records, states of generators."""
         entry.note_use()
         _log.debug("%s: taken from %s", name, entry.id)
         tally.add_shared(entry.size + sum(part.size for part in entry.parts))
@@ -189,7 +189,7 @@ class _Load:
     # ---------------------------------------------------------------------------------- a miss
 
     def _computed(self, known_call: call.Call, known: earlier.References) -> Any:
-        """Make the call, and keep its result."""
+        """Call the function, and keep its result."""
         with contextlib.ExitStack() as stack:
             if not self._is_patched:
                 stack.enter_context(self._cache.lock(known_call.key))
@@ -205,6 +205,6 @@ class _Load:
 
 
 def _tell_outside(conditions: Conditions) -> None:
-    """Have calls that are recorded now depend on what a kept result depends on."""
+    """Add the dependencies of a kept result to the calls that are being recorded."""
     for recording in hearing.under_way():
         recording.took(conditions)

@@ -111,7 +111,7 @@ class Entry:
         return bool(self._status.st_mtime_ns == self.head["created"])
 
     def note_use(self) -> None:
-        """Note that it is taken now, and that it is on the disk once the system has written it by itself."""
+        """Record that the entry is used now, and that it is on the disk once the system has written it by itself."""
         with contextlib.suppress(OSError):
             now = time.time_ns()
             if not self._is_synced and now - self.head["created"] > _SETTLED_SECONDS * 1e9:

@@ -65,7 +65,7 @@ def _is_on_network(folder: str, _: int) -> bool:
 
 
 def parsed_bytes(given: str, name: str) -> int | None:
-    """Return a number of bytes, which may have K, M, G or T behind it; None for no text. `name` is who gave it."""
+    """Return a number of bytes, which may have K, M, G or T behind it; None for no text. `name` is for the error."""
     text = given.strip().upper().removesuffix("B").removesuffix("I")
     if not text:
         return None

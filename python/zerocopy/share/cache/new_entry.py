@@ -71,12 +71,12 @@ class NewEntry:
             _write_at(self._descriptor, content, self.entry.base + offset)
 
     def finish(self) -> None:
-        """Give the file its name."""
+        """Rename the file to its final name."""
         os.rename(self._part, self._path)
         self._note_finished()
 
     def finish_in_copy(self, storages: Iterable[tuple[int, memoryview]], seconds: float) -> None:
-        """Have a copy of this process do both. `seconds`: how long the program may wait for it at its end."""
+        """Start a copy of this process that does both. `seconds`: how long the program may wait for it at its end."""
         settle()
         pieces = [(self.entry.base + offset, content) for offset, content in storages]
         process = _core.write_in_copy(self._descriptor, pieces, self._part, self._path)
@@ -104,7 +104,7 @@ class _Copy(NamedTuple):
         return bool(end.poll(seconds * 1000))
 
     def forget(self) -> None:
-        """Take note that it has ended."""
+        """Record that it has ended."""
         os.close(self.end)
         with contextlib.suppress(ChildProcessError):  # another has waited for it
             if os.waitpid(self.process, _WALL)[1] == _FAILED:
@@ -117,14 +117,14 @@ _written: list[str] = []
 
 
 def settle() -> None:
-    """Take note of copies that have ended."""
+    """Record which copies have ended."""
     for copy in [copy for copy in _copies if copy.has_ended(0)]:
         _copies.remove(copy)
         copy.forget()
 
 
 def end() -> None:
-    """Wait for copies as long as their calls have taken. Have small entries survive a crash of the machine."""
+    """Wait for copies as long as their calls have taken. Sync small entries, so that they survive a crash."""
     begun = time.monotonic()
     for copy in _copies:
         if not copy.has_ended(max(begun + copy.seconds - time.monotonic(), 0)):

@@ -153,7 +153,7 @@ class Reads:
 
     @contextlib.contextmanager
     def heard(self) -> Iterator[None]:
-        """Note what is read within a block."""
+        """Record what is read within a block."""
         note = self._note_variable
         classes = type(os.environ), type(os.environb)
         if not issubclass(classes[0], _HeardEnviron):

@@ -9,7 +9,7 @@ Identity = tuple[int, int, int, int, int]
 
 
 def identity(status: os.stat_result) -> Identity:
-    """Return what changes with a file: device, inode, size, when it was modified and when its inode was."""
+    """Return the identity of a file's state: device, inode, size, times of modification and of the inode's change."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
@@ -20,7 +20,7 @@ def is_same(one: Identity, other: Identity, within_boot: bool) -> bool:
 
 @functools.cache
 def boot() -> str:
-    """Return what tells this boot of the machine from others."""
+    """Return the identity of this boot of the machine."""
     try:
         with open("/proc/sys/kernel/random/boot_id", "rb", buffering=0) as file:
             return file.read(64).decode().strip()

@@ -44,7 +44,7 @@ _COUNTERS = ("next_id",)  # of torch.utils.hooks.RemovableHandle
 
 
 def of_classes(pickles: Iterable[bytes], names: Iterable[str] = ()) -> Namespaces:
-    """Return what there is of all classes that pickles name, of their bases, and of the modules of both.
+    """Return descriptions of all classes that pickles name, of their bases, and of the modules of both.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ def _add(found: Namespaces, prefix: str, namespace: Any, module: str) -> None:
 
 
 def changed(known: Namespaces) -> str:
-    """Return which of the names stands for something else in this process, or an empty string."""
+    """Return the first name that stands for something else in this process, or an empty string."""
     is_own_now = functools.cache(is_own)
     for name, before in known.items():
         is_module = name.endswith("!")

@@ -112,7 +112,7 @@ def _folder_of(entry: str) -> str:
 
 
 def _tidy(path: str) -> str:
-    """Leave out of a path what names no folder: releases of Python differ in what they leave in ``__file__``."""
+    """Normalise a path: releases of Python differ in the parts without a meaning that they leave in ``__file__``."""
     if "//" not in path and "/." not in path:
         return path
     return "/".join(part for i, part in enumerate(path.split("/")) if not i or part not in ("", "."))

@@ -65,7 +65,7 @@ def _content_of(obj: Any) -> bytes:
 
 
 def why_nameless(obj: Any) -> str:
-    """Return what is wrong with it, for people."""
+    """Return why a function or class has no name, for a message."""
     return f"{obj.__module__}.{obj.__qualname__} cannot be imported elsewhere"
 
 

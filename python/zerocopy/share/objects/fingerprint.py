@@ -45,7 +45,7 @@ def digest_of_skeleton(skeleton: bytes, buffers: OutOfBandBuffers, mapped: Mappe
 
 
 def _places_of(storages: list[torch.UntypedStorage], mapped: MappedFiles) -> list[tuple[Any, int]]:
-    """Return of each storage what its bytes lie in, and where in that."""
+    """Return for each storage the file or memory that holds its bytes, and the place in it."""
     names: dict[int, Any] = {}
     places: list[tuple[Any, int]] = []
     for storage in storages:
@@ -83,7 +83,7 @@ def _what(place: FileExtent, known: dict[int, Any]) -> Any:
 def _tensors_and_storages(
     buffers: OutOfBandBuffers,
 ) -> tuple[list[tuple[Any, ...]], list[torch.UntypedStorage]]:
-    """Return what tells the tensors of an object apart, and their storages, each once."""
+    """Return keys of the tensors of an object, and their storages, each once."""
     tensors: list[tuple[Any, ...]] = []
     storages: list[torch.UntypedStorage] = []
     numbers: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""A result as the bytes of an entry, and where in them and in other files its storages lie.
+"""Lays out a result as the bytes of an entry, with its storages in the entry or in other files.
 
 behind the head  ├─ mappings ─┼─ storages ─┼─ pickle ─┼─ skeleton ─┼─ span ─┼─ span ─┤
 other files      as far as storages lie there
@@ -31,7 +31,7 @@ _SHORTEST = 64  # bytes of an entry behind its head: storages without any byte l
 
 
 class FilePart(NamedTuple):
-    """As much of an open file as storages lie in."""
+    """The range of an open file that holds storages."""
 
     descriptor: int
     offset: int
@@ -62,7 +62,7 @@ def plan_of(
     noted : Hashes
         Numbers that each process computes for itself.
     is_plain : bool
-        Whether one pickle is to have all of it, which the machine builds; then None for what takes more.
+        Whether to use one pickle, which the machine builds. Then None is returned for a result that needs more.
 
     Raises
     ------
@@ -87,9 +87,9 @@ class Plan:
     size : int
         Bytes behind the entry's head.
     covered : int
-        Those of them that are not of storages.
+        The part of them that does not belong to storages.
     parts : list of FilePart
-        As much of each other file as storages lie in.
+        The range of each other file that holds storages.
     layout : dict
         Where the tables (offset, rows), the pickle and the skeleton (offset, size) are.
     pickles : tuple of bytes
@@ -186,7 +186,7 @@ class Plan:
 
 
 def _parts_of(spans: list[Span], places: list[FileExtent | None]) -> list[FilePart]:
-    """Return as much of each descriptor as spans lie in."""
+    """Return the range of each file that holds spans."""
     hulls: dict[int, tuple[int, int]] = {}
     for span, there in zip(spans, places, strict=True):
         if there is not None:

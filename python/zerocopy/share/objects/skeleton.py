@@ -130,7 +130,7 @@ class OutOfBandBuffers:
         return None
 
     def take_buffer(self, buffer: pickle.PickleBuffer) -> bool:
-        """Take a buffer out of the band, or return that it goes by value. A small one may be a view of a large one."""
+        """Remove a buffer from the pickle, or return that it goes by value. A small one may show a large one."""
         raw = buffer.raw()
         if raw.nbytes == 0:
             return True
@@ -184,7 +184,7 @@ def _of_ordered_dict(obj: OrderedDict[Any, Any]) -> Any:
 
 
 def taken(number: int) -> Any:
-    """Stand for the function that returns a buffer: the unpickler has it."""
+    """Raise if called: in a pickle, this function stands for the one that returns a buffer."""
     raise LookupError(number)
 
 

@@ -32,7 +32,7 @@ _save_guard = contextlib.ExitStack()  # over torch.save
 
 
 def patch_all(config: str | os.PathLike[str] | None = None) -> None:
-    """Let the loading functions of known libraries return kept results, until :func:`unpatch_all`.
+    """Patch the loading functions of known libraries to return kept results, until :func:`unpatch_all`.
 
     They are: ``from_pretrained`` of transformers' models, tokenizers and processors, and ``pipeline``; of diffusers
     ``from_pretrained`` of models, pipelines and schedulers, and ``from_single_file``;
@@ -97,7 +97,7 @@ def unpatch_all() -> None:
 
 
 def _guard_saves() -> None:
-    """Have ``torch.save`` leave mapped files alone as soon as torch is imported: results lie in mappings of files."""
+    """Guard mapped files from ``torch.save`` as soon as torch is imported: results lie in mappings of files."""
     with lock.held():
         import_hook.forget(_begin_guard)
         import_hook.when_imported("torch", _begin_guard)
