@@ -64,7 +64,7 @@ _active: _Deferral | None = None  # the main thread's
 
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
-    """Defer the signal handlers of Python within a block. They are called at its end, for signals that came meanwhile."""
+    """Defer the signal handlers of Python within a block. At its end they are called for signals that came."""
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or (_active is not None and not _active.is_over):
         yield
