@@ -10,8 +10,6 @@ from typing import Any
 
 import torch
 
-from zerocopy.loading.device.devices import CopyStream, Event
-
 
 class MemoryDevice:
     """A device in host memory."""
@@ -25,7 +23,7 @@ class MemoryDevice:
 
     block = allocate
 
-    def stream(self) -> CopyStream:
+    def stream(self) -> _MemoryStream:
         """Return a stream whose copies run in a thread."""
         return _MemoryStream(self.move)
 
@@ -60,7 +58,7 @@ class _MemoryStream:
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         self._queue.put((target, source))
 
-    def record(self) -> Event:
+    def record(self) -> _MemoryEvent:
         reached = threading.Event()
         self._queue.put(reached)
         return _MemoryEvent(self, reached)

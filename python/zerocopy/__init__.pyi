@@ -27,7 +27,7 @@ from zerocopy.lazy.assign import load_model as load_model
 from zerocopy.lazy.checkpoint import Checkpoint as Checkpoint
 from zerocopy.lazy.lazy_load import lazy_load as lazy_load
 from zerocopy.lazy.opening import open as open
-from zerocopy.lazy.overlay import overlay as overlay
+from zerocopy.lazy.opening import overlay as overlay
 from zerocopy.lazy.placeholder import NotYetLoadedTensor as NotYetLoadedTensor
 from zerocopy.lazy.prefetch import Prefetch as Prefetch
 from zerocopy.lazy.prefetch import prefetch as prefetch

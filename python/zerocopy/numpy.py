@@ -22,8 +22,8 @@ from zerocopy import _core
 from zerocopy.catalogue.files import OpenFile, Trouble
 from zerocopy.display import count, listed, shown
 from zerocopy.errors import ClosedError, Error, FormatError, UnsupportedError
-from zerocopy.lazy.name_hints import no_such_name
-from zerocopy.loading.formats import dcp_extents, dcp_metadata, model_folder, shard_index
+from zerocopy.lazy.names import no_such_name
+from zerocopy.loading.formats import dcp_metadata, model_folder, shard_index
 
 __all__ = ["Arrays", "load", "open"]
 
@@ -337,7 +337,7 @@ class _Folder:
                 raise FormatError(f"the bytes at {place.offset:#x} are not a chunk of {shown(name)}")
             return part.array(key, name)
 
-    def _part(self, place: dcp_extents.ArchiveExtent) -> _Checkpoint:
+    def _part(self, place: dcp_metadata.ArchiveExtent) -> _Checkpoint:
         file = self._files[place.file]
         if self._folder.is_safetensors:
             if place.file not in self._whole:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from dcp_folders import ChunkStorageMetadata, MetadataIndex, StorageInfo, Writer
+from dcp_folders import MetadataIndex, StorageInfo, Writer
 from equality import assert_same
 
 import zerocopy
@@ -159,14 +159,21 @@ def test_one_far_item_of_a_whole_list_is_chosen(writer: Writer) -> None:
     assert len(chosen["list"]) == 1500 and chosen["list"][1499].item() == 1499
 
 
-def test_grid_that_is_too_fine_is_refused_with_the_tensor_and_the_limit(writer: Writer) -> None:
-    parts = [((i, 0), torch.ones(1, 2)) for i in range(2)]
-    writer.add_chunks("fine", (2000, 2000), torch.float32, parts)
-    writer.entries["fine"].chunks += [
-        ChunkStorageMetadata(offsets=torch.Size((i, i)), sizes=torch.Size((1, 1))) for i in range(2, 1500)
-    ]
-    for i in range(2, 1500):
-        index = MetadataIndex(fqn="fine", index=i, offset=torch.Size((i, i)))
-        writer.places[index] = StorageInfo(relative_path="x", offset=i, length=1)
-    message = refusal(writer, zerocopy.UnsupportedError)
-    assert "chunks of fine make a grid of 1501 x 1500 cells, more than 1048576" in message
+def test_chunks_load_if_each_element_is_in_one_of_them(writer: Writer) -> None:
+    whole = torch.arange(25.0).view(5, 5)
+    pinwheel = [((0, 0), (2, 3)), ((0, 3), (3, 2)), ((3, 2), (2, 3)), ((2, 0), (3, 2)), ((2, 2), (1, 1))]
+    diagonal = [((i, i), (1, 1)) for i in range(1500)]
+    shifted = [((0, 0), (2, 3)), ((0, 2), (3, 2)), ((3, 2), (2, 3)), ((2, 0), (3, 2)), ((2, 2), (1, 1))]
+
+    def parts(
+        boxes: list[tuple[tuple[int, int], tuple[int, int]]],
+    ) -> list[tuple[tuple[int, int], torch.Tensor]]:
+        return [(at, whole[at[0] :, at[1] :][: size[0], : size[1]].clone()) for at, size in boxes]
+
+    writer.add_chunks("w", (5, 5), torch.float32, parts(pinwheel))
+    assert torch.equal(zerocopy.load(writer.write())["w"], whole)
+    writer.add_chunks("w", (5, 5), torch.float32, parts(shifted))
+    assert "the chunks of w do not make up a tensor of (5, 5)" in refusal(writer)
+    whole = torch.ones(1500, 1500)
+    writer.add_chunks("w", (1500, 1500), torch.float32, parts(diagonal))
+    assert "the chunks of w do not make up a tensor of (1500, 1500)" in refusal(writer)

@@ -102,7 +102,9 @@ def test_requests_on_paper_are_those_of_the_plan_that_a_rank_carries_out(
 
 
 def intervals_of(reads: Any) -> list[tuple[int, int]]:
-    return [each for file in reads.files for request in file.requests for each in request.intervals]
+    requests = [request for file in reads.files for request in file.requests]
+    begins = [(one.offset + row * one.step, one.nbytes) for one in requests for row in range(one.rows)]
+    return [(begin, begin + nbytes) for begin, nbytes in begins]
 
 
 def union(intervals: Iterable[tuple[int, int]]) -> int:

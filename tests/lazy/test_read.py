@@ -15,8 +15,7 @@ from dcp_folders import Writer
 from safetensors_files import saved as written
 
 import zerocopy
-from zerocopy.lazy.reading.read_plan import MANY_REQUESTS, requests_of
-from zerocopy.lazy.reading.segments import MAX_REQUEST, PAGE, Segment
+from zerocopy.lazy.reading.segments import MAX_REQUEST, PAGE
 
 INDICES: list[Any] = [
     *(..., slice(None), slice(1, 5), slice(2, None, 3), 3, -1, (None, slice(0, 2)), (slice(3, 3),)),
@@ -141,17 +140,6 @@ def test_read_counts_the_bytes_that_the_plan_says(tmp_path: Path) -> None:
             if isinstance(index, tuple):  # rows that are far from each other
                 assert plan.requests == 12 * 64
             assert all(torch.equal(read[name], state[name][index]) for name in state)
-
-
-def test_very_many_requests_are_joined_while_the_gaps_are_a_small_part() -> None:
-    gap, size = 2 * PAGE, 20 * PAGE
-    dense = [Segment(i * (size + gap), size, 0, 0, ()) for i in range(2 * MANY_REQUESTS)]
-    joined = requests_of(dense)
-    needed = size * len(dense)
-    assert len(joined) < MANY_REQUESTS
-    assert needed < sum(request.nbytes for request in joined) <= 1.125 * needed
-    sparse = [Segment(i * 100 * PAGE, PAGE, 0, 0, ()) for i in range(2 * MANY_REQUESTS)]
-    assert sum(request.nbytes for request in requests_of(sparse)) == PAGE * len(sparse)
 
 
 def test_large_tensors_are_read_in_requests_that_several_threads_share(tmp_path: Path) -> None:

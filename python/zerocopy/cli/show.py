@@ -12,7 +12,7 @@ from zerocopy import display
 from zerocopy.catalogue.contents import Contents, Entry, Value
 from zerocopy.cli import output, reading, runner
 from zerocopy.cli.output import escaped
-from zerocopy.lazy.name_hints import no_such_name
+from zerocopy.lazy.names import no_such_name
 
 if TYPE_CHECKING:
     import torch

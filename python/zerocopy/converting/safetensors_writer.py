@@ -20,7 +20,7 @@ from zerocopy.converting.sources import COPIED, Sources, dtype_in_target
 from zerocopy.converting.ties import overlapping, tied_names
 from zerocopy.display import shown
 from zerocopy.errors import UnsupportedError
-from zerocopy.lazy import name_hints
+from zerocopy.lazy.names import no_such_name
 from zerocopy.loading.formats.safetensors import DTYPES
 from zerocopy.process.malloc_trim import Heap
 from zerocopy.saving.atomic_file import PIECE, FileSink, NewFile, Written
@@ -124,7 +124,7 @@ class SafetensorsPlan:
         self._left_out = [name for name in said if name not in stated]
         self._metadata = (FORMAT if sources.is_of_torch or is_sharded else {}) | stated
         if unknown := [name for name in kept or () if name not in sources.tensors]:
-            raise name_hints.no_such_name(sources.name, unknown[0], sources.tensors)
+            raise no_such_name(sources.name, unknown[0], sources.tensors)
         self._ties: dict[str, str] = {}
         if kept is not None:
             # A name that is left out becomes a key of the metadata, and there is one value for each key.

@@ -17,7 +17,7 @@ from zerocopy.converting.metadata import OF_TORCH, others_and_metadata, recorded
 from zerocopy.converting.plain import Opened, PlainEntry, PlainLayer, is_in_rows, plain_sources
 from zerocopy.display import shown
 from zerocopy.errors import UnsupportedError
-from zerocopy.lazy.selection import Selection
+from zerocopy.lazy.names import Selection
 from zerocopy.loading.formats import hdf5
 from zerocopy.loading.formats.safetensors import METADATA
 from zerocopy.saving.mapped_files import FileExtent

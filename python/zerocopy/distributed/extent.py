@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 
 from zerocopy.converting.elements import elements_of
-from zerocopy.lazy.reading.extents import contiguous_strides
 from zerocopy.lazy.reading.segments import merged_dims
+from zerocopy.loading.extents import contiguous_strides
 
 
 class WriteExtent(NamedTuple):

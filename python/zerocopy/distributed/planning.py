@@ -14,12 +14,10 @@ from zerocopy.distributed.shards import box_of
 from zerocopy.errors import UnsupportedError
 from zerocopy.lazy import opening
 from zerocopy.lazy.checkpoint import Checkpoint
-from zerocopy.lazy.reading.extents import FileVersion, TensorExtents, contiguous_strides
-from zerocopy.lazy.reading.parts import Job, box
-from zerocopy.lazy.reading.read_plan import ReadPlan, requests_of
-from zerocopy.lazy.reading.segments import Segment
-from zerocopy.lazy.reading.source import CheckpointSource
+from zerocopy.lazy.reading.parts import CheckpointSource, Part, box, plan_of
+from zerocopy.lazy.reading.read_plan import ReadPlan
 from zerocopy.lazy.tensor_info import TensorInfo
+from zerocopy.loading.extents import FileVersion, TensorExtents, contiguous_strides
 
 #: How a tensor lies on each dimension of a mesh: the dimension that is split, None where all have the whole of it.
 Placements = Sequence[Any]
@@ -144,13 +142,15 @@ class ShardPlan:
         IndexError
             The mesh does not have this rank.
         """
-        job, whole = Job(self._versions.__getitem__), []
+        parts: list[Part] = []
+        whole: list[str] = []
         for name, _, extents, split in self._tensors:
             if extents is None:
                 whole.append(name)
             else:
-                job.add(box(extents, *box_of(extents.shape, split, self._places[rank], self._sizes)), None)
-        return job.plan(whole)
+                mine = box_of(extents.shape, split, self._places[rank], self._sizes)
+                parts.append(box(extents, *mine))
+        return plan_of(parts, self._versions.__getitem__, whole)
 
     def hosts(self, ranks_per_host: int) -> list[HostReads]:
         """Return the reads of each host.
@@ -186,22 +186,14 @@ class ShardPlan:
     def _reads_at(self, place: tuple[int, ...]) -> tuple[int, dict[str, list[_Intervals]]]:
         """Return the bytes and the requests of the ranks at a place of the mesh, as :meth:`reads_of` plans them."""
         nbytes = 0
-        runs: dict[str, list[Segment]] = defaultdict(list)
         found: dict[str, list[_Intervals]] = defaultdict(list)
         for (extents, split), offsets in self._alike.items():
             part = box(extents, *box_of(extents.shape, split, place, self._sizes))
             nbytes += part.nbytes * len(offsets)
             for file, segment in part.segments(0, contiguous_strides(part.shape)):
-                begin = offsets + segment.offset
-                if segment.rows > 1:
-                    row = segment.step * torch.arange(segment.rows, device="cpu")
-                    begin = (begin[:, None] + row).flatten()
-                    found[file].append(_Intervals(begin, begin + segment.nbytes))
-                else:
-                    runs[file] += [Segment(offset, *segment[1:]) for offset in begin.tolist()]
-        for file, segments in runs.items():
-            joined = [(request.offset, request.offset + request.nbytes) for request in requests_of(segments)]
-            found[file].append(_Intervals(*torch.tensor(joined, device="cpu").unbind(1)))
+                rows = segment.step * torch.arange(segment.rows, device="cpu")
+                begin = (offsets[:, None] + segment.offset + rows).flatten()
+                found[file].append(_Intervals(begin, begin + segment.nbytes))
         return nbytes, found
 
     def _bytes_once(self, places: frozenset[tuple[int, ...]]) -> int:

@@ -250,15 +250,13 @@ class _Reading:
     def _read(self, wanted: Iterable[tuple[ReadItem, torch.Tensor]]) -> None:
         """Read each item into its tensor."""
         direct: list[tuple[parts.Part, torch.Tensor]] = []
-        copied: list[parts.Copied] = []
+        copied: list[tuple[parts.Part, torch.Tensor]] = []
         for item, target in wanted:
             part = self._part(item)
             if part is None:
                 target.copy_(self._state.indexed(item.storage_index.fqn, _index_of(item)))
-            elif engine.is_direct(target, part.dtype):
-                direct.append((part, target))
             else:
-                copied.append(parts.Copied(part, target))
+                (direct if engine.is_direct(target, part.dtype) else copied).append((part, target))
         parts.read_all(direct, copied, self._state.version)
 
     def _exchange(self, shares: sharing.Shares, errors: list[Exception]) -> None:

@@ -7,7 +7,7 @@ import torch
 from zerocopy._typing import Device, File
 from zerocopy.lazy import opening
 from zerocopy.lazy.checkpoint import Checkpoint
-from zerocopy.lazy.reading.extents import Box
+from zerocopy.loading.extents import Box
 
 
 def shard_range(length: int, rank: int, ranks: int) -> tuple[int, int]:

@@ -16,9 +16,9 @@ from zerocopy.errors import FormatError, UnsupportedError
 from zerocopy.lazy import opening
 from zerocopy.lazy.checkpoint import Checkpoint
 from zerocopy.lazy.layer import FileLayer
-from zerocopy.lazy.overlay import overlay
-from zerocopy.lazy.reading.extents import Box, FileVersion, TensorExtents
-from zerocopy.lazy.reading.source import CheckpointSource
+from zerocopy.lazy.opening import overlay
+from zerocopy.lazy.reading.parts import CheckpointSource
+from zerocopy.loading.extents import Box, FileVersion, TensorExtents
 
 Path = tuple[str | int, ...]
 

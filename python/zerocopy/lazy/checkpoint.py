@@ -13,11 +13,10 @@ from zerocopy import display, notebook
 from zerocopy._typing import Device
 from zerocopy.errors import ClosedError
 from zerocopy.lazy.layer import Layer
-from zerocopy.lazy.name_hints import no_such_name
+from zerocopy.lazy.names import no_such_name
 from zerocopy.lazy.placeholder import materialized
 from zerocopy.lazy.reading import parts as parts_reading
 from zerocopy.lazy.reading.read_plan import ReadPlan
-from zerocopy.lazy.reading.source import CheckpointSource
 from zerocopy.lazy.slice import Slice
 from zerocopy.lazy.tensor_info import TensorInfo
 
@@ -175,7 +174,7 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         ...         checkpoint.read({"weight": (slice(1, 3), 0), "bias": ...})
         {'weight': tensor([4., 8.]), 'bias': tensor([1., 1., 1., 1.])}
         """
-        return parts_reading.read(CheckpointSource(self), parts, device, into)
+        return parts_reading.read(parts_reading.CheckpointSource(self), parts, device, into)
 
     def plan(self, parts: Mapping[str, Any]) -> ReadPlan:
         """Return which requests :meth:`read` would make: bytes, number, and files. No tensor is read.
@@ -195,7 +194,7 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         KeyError, IndexError, TypeError, OSError
             As :meth:`read`.
         """
-        return parts_reading.plan(CheckpointSource(self), parts)
+        return parts_reading.plan(parts_reading.CheckpointSource(self), parts)
 
     def info(self, name: str) -> TensorInfo:
         """Return the facts that the file states about a tensor. Its data are not read.

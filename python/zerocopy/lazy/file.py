@@ -22,6 +22,7 @@ from zerocopy.lazy.options import LazyOptions
 from zerocopy.lazy.placeholder_builder import Deferred, Read, TensorRecipe
 from zerocopy.loading import archives, diagnosis, error_context, inputs, loader
 from zerocopy.loading.device import staging
+from zerocopy.loading.extents import Box, ChunkExtent, TensorExtents
 from zerocopy.loading.formats import dcp_metadata
 from zerocopy.loading.objects import builder
 from zerocopy.loading.objects.stubs import StubBuilder
@@ -48,42 +49,23 @@ class LazyFile:
         self.native, self.name, self.source = native, name, source
         self.options = options
         self._converted = Converted()
-        # A tensor that is converted takes memory of its own, so it is not read before it is used.
-        self._reader = Deferred if self.converts else Read
 
-    # Not kept: they refer to the file, which would keep its descriptors until the garbage collector runs.
-    @property
-    def objects(self) -> Any:
-        """Return the builder of its placeholders: a ``Deferred``, inside a ``StubBuilder`` if stubs are wanted."""
-        return self._with_stubs(Deferred(self))
+    def objects(self, *, read: bool = False, charge: Callable[[], None] | None = None) -> Any:
+        """Return what makes its placeholders, a ``Deferred``; within a ``StubBuilder`` where stubs are wanted.
 
-    @property
-    def read_objects(self) -> Any:
-        """Return a builder like `objects` that reads dense tensors which are not converted."""
-        return self._with_stubs(self._reader(self))
-
-    @property
-    def converts(self) -> bool:
-        """Return whether tensors get another dtype or device than they have in the file."""
-        return self.options.converts
-
-    @property
-    def has_stubs(self) -> bool:
-        """Return whether stubs stand for objects whose globals are on no allow-list."""
-        return self.options.load.unknown == "stub"
+        With `read` it reads dense tensors that are not converted: others take memory of their own. `charge` is called
+        before each tensor is made. Not kept, since it refers to the file, which would keep its descriptors until the
+        garbage collector runs.
+        """
+        kind = Read if read and not self.options.converts else Deferred
+        made = kind(self, charge)
+        return StubBuilder(made) if self.options.load.unknown == "stub" else made
 
     def current_path(self) -> str:
         """Return the path of the file. Raise ``OSError`` if the file was moved, replaced or changed."""
         with error_context.naming(self.name):
             self.native.require_there()
         return self.source or self.name
-
-    def _with_stubs(self, objects: Deferred) -> Any:
-        return StubBuilder(objects) if self.has_stubs else objects
-
-    def charged(self, read: bool, charge: Callable[[], None]) -> Any:
-        """Return `read_objects`, or `objects`, that call `charge` before they make a tensor."""
-        return self._with_stubs((self._reader if read else Deferred)(self, charge))
 
     def load(self, recipe: int | TensorRecipe, *, as_saved: bool = False) -> torch.Tensor:
         """Return the real tensor of a recipe: a number of the native side, or a call.
@@ -113,6 +95,17 @@ class LazyFile:
         if self.options.converted(dtype, "cpu") == (dtype, torch.device("cpu")):
             return storage
         return storage, shown, name
+
+    def extents(self, name: str, box: Box | None) -> TensorExtents | None:
+        """Return where a tensor's bytes lie; None if they lie in no file as they are (deflated, sparse, ...)."""
+        native = self.native
+        if isinstance(native, dcp_folder.Files):
+            return native.extents(name, box)
+        entry = native.entry(native.find(name))
+        if self.source is None or entry.offset is None or entry.is_conjugate or entry.is_negative:
+            return None
+        chunk = ChunkExtent(self.source, entry.offset, (0,) * len(entry.shape), entry.shape, entry.stride)
+        return TensorExtents(entry.shape, builder.dtype(entry.dtype), (chunk,))
 
     def advise(self, tensor: torch.Tensor, advice: str) -> None:
         """Advise the kernel how a tensor's bytes are going to be read: "together", "scattered", or "soon"."""
@@ -198,8 +191,7 @@ def read_archive(opened: Opened, options: LazyOptions) -> LazyFile:
 
 def read_folder(folder: dcp_metadata.Folder, options: LazyOptions) -> LazyFile:
     """Return a folder of ``torch.distributed.checkpoint``, by its metadata, in the form of a file."""
-    files = dcp_folder.Files(folder, options.load, windows=True)
-    return LazyFile(dcp_folder.Tensors(files), folder.name, options)
+    return LazyFile(dcp_folder.Files(folder, options.load, windows=True), folder.name, options)
 
 
 def read_with_names(f: Any, options: LazyOptions) -> LazyFile:

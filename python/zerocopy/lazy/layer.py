@@ -17,13 +17,11 @@ from zerocopy._native import _C
 from zerocopy._torch import context
 from zerocopy.errors import ClosedError
 from zerocopy.lazy.file import LazyFile
-from zerocopy.lazy.indexing import Geometry
 from zerocopy.lazy.placeholder import materialized
-from zerocopy.lazy.reading.extents import Box, TensorExtents
-from zerocopy.lazy.reading.file_extents import extents_in
 from zerocopy.lazy.slice import Slice
 from zerocopy.lazy.tensor_info import TensorInfo, Tied, device_of, info_of, shape_of, ties
 from zerocopy.loading import error_context
+from zerocopy.loading.extents import Box, Geometry, TensorExtents
 from zerocopy.loading.formats import dcp_metadata
 from zerocopy.loading.objects import builder
 from zerocopy.loading.objects.stubs import Stub
@@ -65,7 +63,7 @@ class FileLayer:
     def folder(self) -> dcp_metadata.Folder:
         """Return the contents of a DCP folder's metadata; TypeError for another kind of checkpoint."""
         native: Any = self._native
-        if not isinstance(native, dcp_folder.Tensors):
+        if not isinstance(native, dcp_folder.Files):
             raise TypeError(f"{self.path} is not a folder of torch.distributed.checkpoint")
         return native.folder
 
@@ -95,9 +93,7 @@ class FileLayer:
         It has placeholders, or tensors that are read if `read` is true. A mapped tensor takes less memory than its
         placeholder. `charge` is called before each of them is made, and may raise.
         """
-        objects = self._file.read_objects if read else self._file.objects
-        if charge is not None:
-            objects = self._file.charged(read, charge)
+        objects = self._file.objects(read=read, charge=charge)
         with error_context.naming(self.path):
             return self._native.build(objects, None if chosen is None else list(chosen))
 
@@ -123,7 +119,7 @@ class FileLayer:
         """Return the leaves that are not tensors, in file order."""
         names = self.other_names()
         with error_context.naming(self.path):
-            return dict(zip(names, self._native.leaves(names, self._file.objects), strict=True))
+            return dict(zip(names, self._native.leaves(names, self._file.objects()), strict=True))
 
     def left_out(self) -> list[tuple[str, str]]:
         """Return the parts of the file that are neither tensors nor other leaves, each with the reason."""
@@ -132,7 +128,7 @@ class FileLayer:
     def attached(self) -> dict[str, Any]:
         """Return the metadata that the file has beside its leaves."""
         with error_context.naming(self.path):
-            return self._native.metadata(self._file.objects) or {}
+            return self._native.metadata(self._file.objects()) or {}
 
     def metadata(self) -> dict[str, Any]:
         """Return the metadata that the file has beside its tensors."""
@@ -153,7 +149,7 @@ class FileLayer:
         """Return the real tensor. Nobody else holds it."""
         native = self._native
         with error_context.naming(self.path):
-            return cast(torch.Tensor, materialized(native.leaf(name, self._file.read_objects)))
+            return cast(torch.Tensor, materialized(native.leaf(name, self._file.objects(read=True))))
 
     def slice(self, name: str) -> Slice:
         """Return a tensor of which parts can be read."""
@@ -167,7 +163,7 @@ class FileLayer:
         """Return where a tensor's bytes lie; None if they lie in no file as they are (deflated, sparse, ...)."""
         self._require_open()
         with error_context.naming(self.path):
-            return extents_in(self._file, name, box)
+            return self._file.extents(name, box)
 
     def wanted(self, dtype: torch.dtype) -> tuple[torch.dtype, torch.device]:
         """Return the dtype and device that tensors of a dtype get when they are read."""
@@ -221,7 +217,7 @@ class FileLayer:
     def _leaf(self, name: str) -> Any:
         native = self._native
         with error_context.naming(self.path):
-            return native.leaf(name, self._file.objects)
+            return native.leaf(name, self._file.objects())
 
     def _part(self, index: int, part: Geometry) -> torch.Tensor:
         native = self._native
@@ -250,7 +246,7 @@ class FileLayer:
     @cached_property
     def _stubs(self) -> dict[str, None]:
         """Names of tensors for which this release of torch has no safe function: stubs replace them."""
-        if not self._file.has_stubs or self.container == "distributed":
+        if self._file.options.load.unknown != "stub" or self.container == "distributed":
             return {}
         outlines = zip(self._native.names(), self._native.outlines(), strict=True)
         scattered = [name for name, entry in outlines if not entry.is_dense]

@@ -12,10 +12,9 @@ import torch
 from zerocopy import _torch, notebook
 from zerocopy._torch import context, modules
 from zerocopy.display import dtype, shape, size
-from zerocopy.lazy import own_metadata
-from zerocopy.lazy.indexing import is_basic
-from zerocopy.lazy.lending import lent_argument
-from zerocopy.lazy.nested import replaced
+from zerocopy.lazy import torch_functions
+from zerocopy.lazy.torch_functions import lent_argument, replaced
+from zerocopy.loading.extents import is_basic
 
 #: A notebook asks every object for these names. To show a placeholder must not load it.
 _NOTEBOOK = ("_repr_", "_ipython_")
@@ -180,7 +179,7 @@ class NotYetLoadedTensor(torch.Tensor):
 
 
 _PARAMETER_NEW = torch.nn.Parameter.__new__.__code__
-_GET_GRAD = own_metadata.getter("grad")
+_GET_GRAD = torch_functions.getter("grad")
 _SET_GRAD = getattr(torch.Tensor, "grad").__set__  # noqa: B009  mypy takes the property for its value
 _SET_DATA = getattr(torch.Tensor, "data").__set__  # noqa: B009
 
@@ -192,7 +191,7 @@ def set_own(placeholder: torch.Tensor, name: str, value: Any) -> None:
 
 def _knows(placeholder: NotYetLoadedTensor, func: Any) -> bool:
     """Return whether the placeholder itself can answer."""
-    known = own_metadata.METADATA if placeholder._is_dense else own_metadata.LITTLE_METADATA
+    known = torch_functions.METADATA if placeholder._is_dense else torch_functions.LITTLE_METADATA
     return placeholder._real is None and func in known
 
 

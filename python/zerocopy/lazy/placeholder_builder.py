@@ -19,8 +19,8 @@ from zerocopy import _torch
 from zerocopy._native import _C
 from zerocopy._torch import sparse
 from zerocopy.errors import UnsupportedError
-from zerocopy.lazy.nested import replaced
 from zerocopy.lazy.placeholder import NotYetLoadedTensor, handed_out, set_own
+from zerocopy.lazy.torch_functions import replaced
 from zerocopy.loading.objects import builder, rebuild
 from zerocopy.loading.objects.rebuild.registry import are_integers
 from zerocopy.process.fork_safe import ForkSafeLock
@@ -79,7 +79,7 @@ class Deferred:
     def __init__(self, source: Any, charge: Callable[[], None] | None = None) -> None:
         self.source, self._charge = source, charge
         # The native builder makes the placeholders itself unless this is true.
-        self.converts: bool = source.converts or charge is not None
+        self.converts: bool = source.options.converts or charge is not None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(builder, name)
@@ -176,7 +176,7 @@ class Deferred:
         A tensor is converted by its class, which may be made of tensors that keep their dtypes, such as a scaled
         float8.
         """
-        if self.source.converts and (given := as_saved(arguments)) is not arguments:
+        if self.source.options.converts and (given := as_saved(arguments)) is not arguments:
             made = function(*given)
             if isinstance(made, torch.Tensor):
                 return self.source.as_wanted(made)

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from zerocopy.lazy.indexing import Geometry, is_basic
 from zerocopy.lazy.placeholder import materialized
+from zerocopy.loading.extents import Geometry, is_basic
 from zerocopy.loading.formats.safetensors import DTYPES
 from zerocopy.loading.objects.rebuild import MAX_DIMENSIONS
 

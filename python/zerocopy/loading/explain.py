@@ -271,8 +271,8 @@ def _of_folder(folder: dcp_metadata.Folder, backend: str, mode: str) -> Explanat
             for name, entry in folder.entries.items()
         }
     else:
-        files = dcp_folder.Files(folder, options, windows=True, load_archive=of_archive)
-        parts = {name: files.each(name) for name in folder.entries}
+        files = dcp_folder.Files(folder, options, windows=True)
+        parts = {name: files.each(name, of_archive) for name in folder.entries}
     storages: list[StorageExplanation] = []
     for name, entry in folder.entries.items():
         found = [storage._replace(key=name, names=(name,)) for part in parts[name] for storage in part]

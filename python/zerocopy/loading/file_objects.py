@@ -10,11 +10,10 @@
 
 from __future__ import annotations
 
-import bisect
 import errno
 import io
 import os
-from typing import Any, Protocol
+from typing import Any
 
 from zerocopy.display import shown
 from zerocopy.errors import ClosedError
@@ -35,24 +34,6 @@ _DECOMPRESSING = {
     ("_compression", "BaseStream"),
     ("compression._common._streams", "BaseStream"),
 }
-
-
-class PositionedFile(Protocol):
-    """A file of known size whose bytes are read by position, by any thread."""
-
-    @property
-    def size(self) -> int:
-        """The number of its bytes."""
-
-    def read_at(self, offset: int, nbytes: int) -> bytes:
-        """Return exactly these bytes. Raise ``OSError`` if there are fewer."""
-
-    def require_unchanged(self) -> None:
-        """Raise ``OSError`` (ESTALE) if the file is not what it was when it was opened."""
-
-    @property
-    def is_far(self) -> bool:
-        """Whether each read waits for another machine."""
 
 
 class SeekableFile:
@@ -121,11 +102,10 @@ class PieceReader:
     The pieces of a file that is read from front to back get longer, up to 1 MiB.
     """
 
-    def __init__(self, file: PositionedFile) -> None:
+    def __init__(self, file: SeekableFile | RemoteFile) -> None:
         self._file, self.size, self.is_far = file, file.size, file.is_far
         self._tail = FAR_TAIL if self.is_far else TAIL
         self._lock = ForkSafeLock()
-        self._starts: list[int] = []  # ascending
         self._pieces: dict[int, bytes] = {}  # by their starts; the oldest is the first
 
     def read(self, offset: int, nbytes: int) -> bytes:
@@ -149,9 +129,10 @@ class PieceReader:
     def _kept(self, offset: int, nbytes: int) -> bytes:
         """Return the beginning of the bytes, as far as one kept piece has it."""
         with self._lock.held():
-            place = bisect.bisect_right(self._starts, offset)
-            start = self._starts[place - 1] if place else 0
-            return self._pieces.get(start, b"")[offset - start : offset - start + nbytes] if place else b""
+            for start, piece in reversed(self._pieces.items()):
+                if start <= offset < start + len(piece):
+                    return piece[offset - start : offset - start + nbytes]
+        return b""
 
     def _piece(self, offset: int, nbytes: int) -> bytes:
         """Read a piece: from shortly before an offset on, or what lies before the next piece or the end of the file.
@@ -159,28 +140,20 @@ class PieceReader:
         Return the bytes from the offset on.
         """
         with self._lock.held():
-            place = bisect.bisect_right(self._starts, offset)
-            following = self._starts[place:]
-            before = self._starts[place - 1] if place else 0
+            before = max((start for start in self._pieces if start <= offset), default=0)
             earlier = len(self._pieces.get(before, b""))
+            following = min((start for start in self._pieces if start > offset), default=None)
         goes_on = 0 <= offset - before - earlier <= PIECE
         length = min(2 * earlier, _MAX_PIECE) if earlier and goes_on else PIECE
         start, end = max(offset - _LEAD, before + earlier), offset + max(nbytes, length)
-        limit = following[0] if following else self.size
+        limit, room = (self.size, self._tail) if following is None else (following, PIECE)
         if end >= limit:
-            end, start = (
-                limit,
-                max(before + earlier, min(start, limit - (PIECE if following else self._tail))),
-            )
+            end, start = limit, max(before + earlier, min(start, limit - room))
         piece = self._file.read_at(start, end - start)
         with self._lock.held():
-            if start not in self._pieces:
-                bisect.insort(self._starts, start)
             self._pieces[start] = piece
             if len(self._pieces) > _MAX_PIECES:
-                oldest = next(iter(self._pieces))
-                del self._pieces[oldest]
-                self._starts.remove(oldest)
+                del self._pieces[next(iter(self._pieces))]
         return piece[offset - start :]
 
 

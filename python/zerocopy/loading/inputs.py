@@ -21,6 +21,7 @@ from zerocopy.display import shown
 from zerocopy.errors import Error, FormatError, UnsupportedError
 from zerocopy.loading import backends, diagnosis, file_objects
 from zerocopy.loading.formats import hdf5
+from zerocopy.loading.formats.hdf5_stream import Image
 from zerocopy.loading.formats.model_folder import located as located
 
 Backend = str
@@ -30,6 +31,7 @@ _FIRST_PIECE = 1 << 16
 _MODES = ("c", "r", "r+")
 _MAX_PIECE = 1 << 23
 _MAX_PATH = 4096
+_WITHOUT_WAITING = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # for whoever writes to a pipe
 
 # File objects that only pass on to another, and the attribute that holds it.
 _WRAPPERS = {
@@ -56,8 +58,7 @@ def open_archive(
         try:
             archive = _attempt(
                 lambda listing: _C.Archive.open(path, mode, strategy.name, strategy.threads, listing),
-                lambda: _sample_of_path(path),
-                lambda: hdf5.listing_of_path(path),
+                lambda: Image.of_descriptor(os.open(path, _WITHOUT_WAITING), 0, name),
                 name,
                 path,
             )
@@ -83,8 +84,7 @@ def open_archive(
             lambda listing: _C.Archive.open_descriptor(
                 descriptor, start, name, mode, strategy.name, strategy.threads, listing
             ),
-            lambda: sample_of_descriptor(descriptor, start),
-            lambda: hdf5.listing_of_descriptor(descriptor, start, name),
+            lambda: Image.of_descriptor(os.dup(descriptor), start, name),
             name,
             descriptor,
         )
@@ -98,8 +98,7 @@ def open_archive(
     if reader is not None:
         return _attempt(
             lambda listing: _C.Archive.open_object(reader, listing),
-            lambda: _sample_of_reader(reader),
-            lambda: hdf5.listing_of_reader(reader, name),
+            lambda: Image.of_reader(reader),
             name,
         )
     if isinstance(f, remote.RemoteFile):
@@ -151,8 +150,7 @@ def _open_buffer(buffer: Any, mode: str, name: str) -> _C.Archive:
     try:
         return _attempt(
             lambda listing: _C.Archive.open_buffer(buffer, mode, listing),
-            lambda: _sample_of_buffer(buffer),
-            lambda: hdf5.listing_of_buffer(buffer),
+            lambda: Image.of_buffer(buffer),
             name,
         )
     except diagnosis.UnknownFormatError as error:
@@ -167,8 +165,7 @@ def _open_buffer(buffer: Any, mode: str, name: str) -> _C.Archive:
 
 def _attempt(
     opened: Callable[[_C.Listing], _C.Archive],
-    sample: Callable[[], diagnosis.FileSample],
-    listing: Callable[[], _C.Listing],
+    image: Callable[[], Image],
     name: str,
     file: bytes | int | None = None,
 ) -> _C.Archive:
@@ -176,13 +173,13 @@ def _attempt(
     try:
         return opened(None)
     except Error as error:
-        seen = sample()
+        seen = image().sample()
         if not hdf5.recognises(seen.head, name):
             raise diagnosis.diagnose(seen, error) from None
         if isinstance(error, FormatError) and str(error).startswith("hdf5"):
             raise
     with hdf5.staying(file):
-        archive = opened(listing())
+        archive = opened(hdf5.listing(image()))
     if lost := hdf5.numbers_left_out(archive.left_out):
         warnings.warn(
             f"{name or 'this HDF5 file'}: left out {display.count(len(lost), 'dataset')} of numbers that no tensor "
@@ -193,39 +190,14 @@ def _attempt(
     return archive
 
 
-def _sample_of_path(path: bytes) -> diagnosis.FileSample:
-    with descriptor_of(path) as descriptor:
-        return sample_of_descriptor(descriptor, 0)
-
-
 @contextlib.contextmanager
 def descriptor_of(path: str | bytes | os.PathLike[str]) -> Iterator[int]:
     """Open a path for a block, without waiting for a pipe: a later read reports that it is not a file."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    descriptor = os.open(path, _WITHOUT_WAITING)
     try:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def sample_of_descriptor(descriptor: int, start: int) -> diagnosis.FileSample:
-    """Return the first and last bytes of what begins at `start` of an open file."""
-    size = os.fstat(descriptor).st_size
-    tail = os.pread(descriptor, diagnosis.TAIL, max(start, size - diagnosis.TAIL))
-    return diagnosis.FileSample(os.pread(descriptor, diagnosis.HEAD, start), tail, size - start)
-
-
-def _sample_of_buffer(buffer: Any) -> diagnosis.FileSample:
-    with memoryview(buffer) as view, view.cast("B") as flat:
-        return diagnosis.FileSample(
-            bytes(flat[: diagnosis.HEAD]), bytes(flat[-diagnosis.TAIL :]), flat.nbytes
-        )
-
-
-def _sample_of_reader(reader: file_objects.PieceReader) -> diagnosis.FileSample:
-    size, tail = reader.size, min(reader.size, diagnosis.TAIL)
-    head = reader.read(0, min(size, file_objects.PIECE))
-    return diagnosis.FileSample(head, reader.read(size - tail, tail), size)
 
 
 def position_of(f: Any) -> int | None:

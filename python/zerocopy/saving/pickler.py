@@ -51,7 +51,7 @@ class Remake(NamedTuple):
     @property
     def is_converted(self) -> bool:
         """Return whether the tensor gets memory of its own."""
-        converts: bool = self.placeholder._recipe[0].converts
+        converts: bool = self.placeholder._recipe[0].options.converts
         return converts
 
     def storage(self) -> torch.UntypedStorage:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from zerocopy import _core, _torch
 from zerocopy.errors import Error, UnsupportedError
 from zerocopy.loading import diagnosis, error_context, inputs
+from zerocopy.loading.formats.hdf5_stream import Image
 
 
 class Extent(NamedTuple):
@@ -110,8 +111,8 @@ def storage_offsets(path: str | os.PathLike[str]) -> dict[str, Extent]:
         try:
             found = _core.examine(descriptor, os.fsdecode(path), 0, stubs=True)
         except Error as error:  # the core says no more about a file that is not an archive
-            sample = inputs.sample_of_descriptor(descriptor, 0)
-            raise diagnosis.diagnose(sample, error) from None
+            image = Image.of_descriptor(os.dup(descriptor), 0, os.fsdecode(path))
+            raise diagnosis.diagnose(image.sample(), error) from None
         if found["container"] == "torchscript":
             raise UnsupportedError("a TorchScript archive: only torch.jit.load knows its storages")
         for storage in found["storages"]:

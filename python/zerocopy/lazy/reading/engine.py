@@ -15,10 +15,10 @@ import torch
 
 from zerocopy import _torch
 from zerocopy._native import _C
-from zerocopy.lazy.reading.extents import contiguous_strides
-from zerocopy.lazy.reading.read_plan import FileReads, Request
+from zerocopy.lazy.reading.read_plan import FileReads
 from zerocopy.lazy.reading.segments import Segment
 from zerocopy.loading import backends
+from zerocopy.loading.extents import contiguous_strides
 from zerocopy.process.os_errors import naming
 
 # Less than this from a local file is read by the calling thread: starting others takes longer.
@@ -27,28 +27,13 @@ _FEW_BYTES = 1 << 20
 _UNITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 
 
-class Target:
-    """A tensor in memory that parts are read into.
+class _Target(NamedTuple):
+    """A strided tensor on the CPU that parts are read into: the memory of its storage, and where there it begins."""
 
-    Attributes
-    ----------
-    tensor : torch.Tensor
-        Strided, on the CPU.
-    memory : memoryview
-        Of its storage.
-    first : int
-        Position of its first element there, in bytes.
-    itemsize : int
-        The bytes of an element.
-    """
-
-    __slots__ = ("first", "itemsize", "memory", "tensor")
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor = tensor
-        self.itemsize = _torch.element_size(tensor.dtype)
-        self.memory = _torch.bytes_of(_torch.untyped_of(tensor))
-        self.first = int(tensor.storage_offset()) * self.itemsize
+    tensor: torch.Tensor
+    memory: memoryview
+    first: int
+    itemsize: int
 
 
 class _Task(NamedTuple):
@@ -56,11 +41,11 @@ class _Task(NamedTuple):
 
     descriptor: int
     path: str
-    requests: Sequence[Request]
+    requests: Sequence[Segment]
 
 
-def run(files: list[FileReads], targets: Sequence[Target]) -> None:
-    """Read files into targets.
+def run(files: list[FileReads], targets: Sequence[torch.Tensor]) -> None:
+    """Read files into tensors, which :func:`is_direct` allows.
 
     Raises
     ------
@@ -77,8 +62,16 @@ def run(files: list[FileReads], targets: Sequence[Target]) -> None:
         threads = max((backends.threads_for(os.fsencode(file.path)) for file in files), default=1)
         tasks = list(_tasks(files, descriptors, threads))
         is_small = threads <= backends.LOCAL_THREADS and sum(file.nbytes for file in files) <= _FEW_BYTES
-        _Crew(tasks, targets).work(1 if is_small else min(threads, len(tasks)))
+        _Crew(tasks, [_target(tensor) for tensor in targets]).work(
+            1 if is_small else min(threads, len(tasks))
+        )
         _require_versions(files, descriptors)
+
+
+def _target(tensor: torch.Tensor) -> _Target:
+    itemsize = _torch.element_size(tensor.dtype)
+    memory = _torch.bytes_of(_torch.untyped_of(tensor))
+    return _Target(tensor, memory, int(tensor.storage_offset()) * itemsize, itemsize)
 
 
 def _require_versions(files: list[FileReads], descriptors: list[int]) -> None:
@@ -103,7 +96,7 @@ class _Crew:
     that begins late finds no tasks.
     """
 
-    def __init__(self, tasks: list[_Task], targets: Sequence[Target]) -> None:
+    def __init__(self, tasks: list[_Task], targets: Sequence[_Target]) -> None:
         self._targets = targets
         self._next, self._changed = iter(tasks), threading.Condition()
         self._helpers = 0  # threads that are working
@@ -159,29 +152,17 @@ class _Crew:
     def _is_over(self) -> bool:
         return self._stop
 
-    def _read(self, task: _Task, request: Request) -> None:
-        if request.rows > 1:
-            _read_rows(task, request.segments[0], self._targets[request.segments[0].target])
-            return
-        buffers, strided, at = [], [], request.offset
-        for segment in request.segments:
-            if segment.offset > at:
-                buffers.append(memoryview(bytearray(segment.offset - at)))
-            at = segment.offset + segment.nbytes
-            if segment.dims:
-                scratch = torch.empty(segment.nbytes, dtype=torch.uint8, device="cpu")
-                strided.append((segment, scratch))
-                buffers.append(_torch.bytes_of(_torch.untyped_of(scratch)))
-            else:
-                target = self._targets[segment.target]
-                first = target.first + segment.at
-                buffers.append(target.memory[first : first + segment.nbytes])
-        _read_all(task, buffers, request.offset)
-        for segment, scratch in strided:
-            _spread(segment, scratch, self._targets[segment.target])
+    def _read(self, task: _Task, segment: Segment) -> None:
+        target = self._targets[segment.target]
+        if segment.dims:
+            scratch = torch.empty(segment.nbytes, dtype=torch.uint8, device="cpu")
+            _read_all(task, _torch.bytes_of(_torch.untyped_of(scratch)), segment.offset)
+            _spread(segment, scratch, target)
+        else:
+            _read_rows(task, segment, target)
 
 
-def _read_rows(task: _Task, segment: Segment, target: Target) -> None:
+def _read_rows(task: _Task, segment: Segment, target: _Target) -> None:
     """Read runs that are far from each other. There may be very many: the loop does as little as it can."""
     read, memory, nbytes = os.preadv, target.memory, segment.nbytes
     offset, at = segment.offset, target.first + segment.at
@@ -190,29 +171,25 @@ def _read_rows(task: _Task, segment: Segment, target: Target) -> None:
             run = memory[at : at + nbytes]
             if read(task.descriptor, (run,), offset) != nbytes:
                 _read_all(
-                    task, [run], offset
+                    task, run, offset
                 )  # once more: it takes several calls, or there is an error to tell
             offset += segment.step
             at += segment.target_step
 
 
-def _read_all(task: _Task, buffers: list[memoryview], offset: int) -> None:
-    """Fill buffers from a file. One call of the system usually does it."""
-    while buffers:
+def _read_all(task: _Task, buffer: memoryview, offset: int) -> None:
+    """Fill a buffer from a file. One call of the system usually does it."""
+    while buffer:
         with naming(task.path):
-            got = os.preadv(task.descriptor, buffers, offset)
+            got = os.preadv(task.descriptor, (buffer,), offset)
         if got == 0:
             raise OSError(
                 errno.ESTALE, f"the file ends at {offset:#x}: it was cut since it was opened", task.path
             )
-        offset += got
-        while buffers and got >= len(buffers[0]):
-            got -= len(buffers.pop(0))
-        if got:
-            buffers[0] = buffers[0][got:]
+        buffer, offset = buffer[got:], offset + got
 
 
-def _spread(segment: Segment, scratch: torch.Tensor, target: Target) -> None:
+def _spread(segment: Segment, scratch: torch.Tensor, target: _Target) -> None:
     """Copy elements from a run with gaps to where they belong."""
     unit = _UNITS[target.itemsize]
     size = [n for n, _, _ in segment.dims]

@@ -6,19 +6,29 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from zerocopy import _torch
+from zerocopy import _torch, remote
 from zerocopy._torch import distributed
 from zerocopy.display import shown
-from zerocopy.lazy.indexing import Geometry, is_basic
 from zerocopy.lazy.reading import engine
-from zerocopy.lazy.reading.extents import ChunkExtent, FileVersion, TensorExtents, contiguous_strides
-from zerocopy.lazy.reading.read_plan import FileReads, ReadPlan, requests_of
+from zerocopy.lazy.reading.read_plan import FileReads, ReadPlan
 from zerocopy.lazy.reading.segments import MAX_REQUEST, Segment, segments_of
+from zerocopy.loading.extents import (
+    Box,
+    ChunkExtent,
+    FileVersion,
+    Geometry,
+    TensorExtents,
+    contiguous_strides,
+    is_basic,
+)
 from zerocopy.remote.file import THREADS as FAR_THREADS
+
+if TYPE_CHECKING:
+    from zerocopy.lazy.checkpoint import Checkpoint
 
 # Tensors that are converted, or moved to a device, pass through memory of this size.
 _CONVERTED_AT_ONCE = 256 << 20
@@ -128,118 +138,120 @@ def _of_chunks(extents: TensorExtents, index: Any) -> Part:
     return part._replace(rest=tuple(rest))
 
 
-class Job:
-    """Parts to be read, the tensors that they go to, and the plan.
+def requests_for(
+    parts: Iterable[tuple[Part, Sequence[int]]], versions: Callable[[str], FileVersion | None]
+) -> list[FileReads]:
+    """Return the requests to each file that read parts, each into memory of these strides.
 
-    Parameters
-    ----------
-    versions : callable
-        Returns the version that a file, given by its path, must have; None for any.
+    `versions` returns the version that a file, given by its path, must have; None for any.
     """
-
-    def __init__(self, versions: Callable[[str], FileVersion | None]) -> None:
-        self._versions = versions
-        self._parts: list[tuple[Part, torch.Tensor | None]] = []
-
-    def add(self, part: Part, target: torch.Tensor | None) -> int:
-        """Add a part, to be read into a tensor of its shape and dtype; None to plan only. Return its number."""
-        self._parts.append((part, target))
-        return len(self._parts) - 1
-
-    def files(self) -> list[FileReads]:
-        """Return the requests to each file."""
-        by_file: dict[str, list[Segment]] = defaultdict(list)
-        for number, (part, target) in enumerate(self._parts):
-            strides = contiguous_strides(part.shape) if target is None else target.stride()
-            for file, segment in part.segments(number, strides):
-                by_file[file].append(segment)
-        return [FileReads(file, self._versions(file), requests_of(found)) for file, found in by_file.items()]
-
-    def plan(self, whole: Iterable[str] = ()) -> ReadPlan:
-        """Return the plan."""
-        return ReadPlan(sum(part.nbytes for part, _ in self._parts), self.files(), list(whole))
-
-    def run(self) -> None:
-        """Read all parts into their tensors."""
-        targets = [engine.Target(target) for _, target in self._parts if target is not None]
-        engine.run(self.files(), targets)
+    by_file: dict[str, list[Segment]] = defaultdict(list)
+    for number, (part, strides) in enumerate(parts):
+        for file, segment in part.segments(number, strides):
+            by_file[file].append(segment)
+    return [FileReads(file, versions(file), sorted(found)) for file, found in by_file.items()]
 
 
-class Copied(NamedTuple):
-    """A part that is read into memory of its own, and then copied to its tensor: another dtype or device."""
-
-    part: Part
-    target: torch.Tensor
+def plan_of(
+    parts: Sequence[Part], versions: Callable[[str], FileVersion | None], whole: Iterable[str]
+) -> ReadPlan:
+    """Return the plan that reads parts; `whole` are names of tensors that no request reads."""
+    files = requests_for(((part, contiguous_strides(part.shape)) for part in parts), versions)
+    return ReadPlan(sum(part.nbytes for part in parts), files, list(whole))
 
 
 def read_all(
-    direct: Iterable[tuple[Part, torch.Tensor]],
-    copied: Iterable[Copied],
+    direct: Sequence[tuple[Part, torch.Tensor]],
+    copied: Iterable[tuple[Part, torch.Tensor]],
     versions: Callable[[str], FileVersion | None],
 ) -> None:
-    """Read parts into tensors: straight where they can be, and else in turns through memory of their own."""
-    job = Job(versions)
-    for part, target in direct:
-        job.add(part, target)
-    job.run()
-    turn: list[Copied] = []
-    for one in copied:
-        if turn and sum(each.part.nbytes for each in turn) + one.part.nbytes > _CONVERTED_AT_ONCE:
+    """Read parts into tensors: straight, and those of another dtype or device in turns through memory of their own."""
+    _read(direct, versions)
+    turn: list[tuple[Part, torch.Tensor]] = []
+    nbytes = 0
+    for part, target in copied:
+        if turn and nbytes + part.nbytes > _CONVERTED_AT_ONCE:
             _copy(turn, versions)
-            turn = []
-        turn.append(one)
+            turn, nbytes = [], 0
+        turn.append((part, target))
+        nbytes += part.nbytes
     _copy(turn, versions)
 
 
-def _copy(turn: list[Copied], versions: Callable[[str], FileVersion | None]) -> None:
-    job, read = Job(versions), []
-    for part, _ in turn:
-        fresh = torch.empty(part.shape, dtype=part.dtype, device="cpu")
-        job.add(part, fresh)
-        read.append(fresh)
-    job.run()
-    for (part, target), fresh in zip(turn, read, strict=True):
+def _read(parts: Sequence[tuple[Part, torch.Tensor]], versions: Callable[[str], FileVersion | None]) -> None:
+    files = requests_for(((part, target.stride()) for part, target in parts), versions)
+    engine.run(files, [target for _, target in parts])
+
+
+def _copy(turn: list[tuple[Part, torch.Tensor]], versions: Callable[[str], FileVersion | None]) -> None:
+    fresh = [torch.empty(part.shape, dtype=part.dtype, device="cpu") for part, _ in turn]
+    _read([(part, memory) for (part, _), memory in zip(turn, fresh, strict=True)], versions)
+    for (part, target), memory in zip(turn, fresh, strict=True):
         with torch.no_grad():
-            target.copy_(fresh[part.rest])
+            target.copy_(memory[part.rest])
 
 
-class Source(Protocol):
-    """The interface that reading by parts needs from a checkpoint."""
+class CheckpointSource:
+    """The tensors of an open checkpoint for one read, and the files that they are in."""
 
-    def extents(self, name: str) -> TensorExtents | None:
-        """Return where a tensor lies; None if it cannot be read by requests."""
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+        self._there: set[int] = set()
+        self._versions: dict[str, FileVersion] = {}
+        self._layer: Any = None
 
-    def shape(self, name: str) -> Sequence[int]:
+    def extents(self, name: str, box: Box | None = None) -> TensorExtents | None:
+        """Return where a tensor lies, in files that are still those that were opened.
+
+        With `box`, a position and a shape in the tensor, only chunks that overlap it have to be there.
+        """
+        layer = self._layer = self._checkpoint.layer_of(name)
+        found: TensorExtents | None = layer.extents(name, box)
+        if found is not None and id(layer) not in self._there:
+            layer.require_there()
+            self._there.add(id(layer))
+        return found
+
+    def shape(self, name: str) -> torch.Size:
         """Return the shape of a tensor."""
+        return self._checkpoint[name].shape
 
-    def version(self, file: str) -> FileVersion | None:
-        """Return the version that a file must have."""
+    def version(self, file: str) -> FileVersion:
+        """Return the version of a file."""
+        if file not in self._versions:
+            self._versions[file] = FileVersion.of(file)
+        return self._versions[file]
 
     def wanted(self, dtype: torch.dtype) -> tuple[torch.dtype, torch.device]:
-        """Return the dtype and device that tensors of that dtype get when they are read."""
-
-    def indexed(self, name: str, index: Any) -> torch.Tensor:
-        """Return a part of a tensor in another way."""
+        """Return the dtype and device that the tensor that was asked for last gets."""
+        found: tuple[torch.dtype, torch.device] = self._layer.wanted(dtype)
+        return found
 
     def is_far(self) -> bool:
         """Return whether files are on other machines."""
+        return any(remote.is_url(layer.path) for layer in self._checkpoint.layers)
+
+    def indexed(self, name: str, index: Any) -> torch.Tensor:
+        """Return a part of a tensor through the mapping of its file."""
+        return self._checkpoint.get_slice(name)[index]
 
 
-def plan(source: Source, wanted: Mapping[str, Any]) -> ReadPlan:
+def plan(source: CheckpointSource, wanted: Mapping[str, Any]) -> ReadPlan:
     """Return the requests that read parts of tensors."""
-    job, whole = Job(source.version), []
+    parts: list[Part] = []
+    whole: list[str] = []
     for name, index in _checked(wanted).items():
         if (part := _part(source, name, index)) is None:
             stand_in = torch.zeros((), dtype=torch.bool, device="cpu").expand(source.shape(name))
             stand_in[index]  # raises what torch raises
             whole.append(name)
         else:
-            job.add(part, None)
-    return job.plan(whole)
+            parts.append(part)
+    return plan_of(parts, source.version, whole)
 
 
 def read(
-    source: Source, wanted: Mapping[str, Any], device: Any, into: Mapping[str, torch.Tensor] | None
+    source: CheckpointSource, wanted: Mapping[str, Any], device: Any, into: Mapping[str, torch.Tensor] | None
 ) -> dict[str, torch.Tensor]:
     """Read parts of tensors. Arguments as for ``Checkpoint.read``."""
     into = _checked_into(into, wanted)
@@ -247,7 +259,7 @@ def read(
     results: dict[str, Any] = {}
     apart: list[str] = []  # that no request of a plan reads
     direct: list[tuple[Part, torch.Tensor]] = []
-    copied: list[Copied] = []
+    copied: list[tuple[Part, torch.Tensor]] = []
     for name, index in _checked(wanted).items():
         target = into.get(name)
         part = _part(source, name, index)
@@ -262,10 +274,8 @@ def read(
         else:
             _require_shape(name, target, shape)
         results[name] = target
-        if part.rest is ... and engine.is_direct(target, part.dtype):
-            direct.append((part, target))
-        else:
-            copied.append(Copied(part, target))
+        is_direct = part.rest is ... and engine.is_direct(target, part.dtype)
+        (direct if is_direct else copied).append((part, target))
     read_all(direct, copied, source.version)
     _read_apart(source, apart, wanted, results, into, device)
     distributed.note_writes(into.values())
@@ -273,7 +283,7 @@ def read(
 
 
 def _read_apart(
-    source: Source,
+    source: CheckpointSource,
     names: list[str],
     wanted: Mapping[str, Any],
     results: dict[str, Any],
@@ -296,7 +306,7 @@ def _read_apart(
             pass
 
 
-def _part(source: Source, name: str, index: Any) -> Part | None:
+def _part(source: CheckpointSource, name: str, index: Any) -> Part | None:
     extents = source.extents(name)
     return None if extents is None or not is_basic(index) else part_of(extents, index)
 

@@ -11,8 +11,8 @@ PAGE = 4096
 #: The most bytes of a request: larger runs are split, so that several threads share them.
 MAX_REQUEST = 8 << 20
 
-#: Gaps larger than a page are read along only if they are less than this part of the bytes.
-MAX_WASTE = 1 / 8
+# Gaps between rows that are larger than a page are read along if they are less than this part of the bytes.
+_MAX_WASTE = 1 / 8
 _MAX_ROWS = 256  # of a segment: threads share the others
 
 Dim = tuple[int, int, int]  # count, stride in the file, stride in the target, in elements
@@ -106,7 +106,7 @@ def segments_of(
 
 def _is_far(gap: int, span: int) -> bool:
     """Return whether reading the gaps between runs would cost more than a request for each run."""
-    return gap > span * MAX_WASTE and span <= MAX_REQUEST
+    return gap > span * _MAX_WASTE and span <= MAX_REQUEST
 
 
 def merged_dims(

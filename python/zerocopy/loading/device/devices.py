@@ -6,45 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any
 
 import torch
-
-
-class Event(Protocol):
-    """A point in a stream of copies."""
-
-    def query(self) -> bool:
-        """Return whether all copies before this point are done."""
-
-    def synchronize(self) -> None:
-        """Wait until all copies before this point are done."""
-
-
-class CopyStream(Protocol):
-    """Copies that run one after the other, while the caller continues."""
-
-    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Begin to copy bytes. Neither tensor may be changed before a later event has been reached."""
-
-    def record(self) -> Event:
-        """Return the point after the last copy."""
-
-    def close(self) -> None:
-        """Wait for all copies. Raises the error of a copy that failed."""
-
-
-class Device(Protocol):
-    """A device that storages are copied to."""
-
-    def allocate(self, nbytes: int) -> torch.Tensor:
-        """Return uninitialised bytes on the device."""
-
-    def block(self, nbytes: int) -> torch.Tensor:
-        """Return uninitialised bytes in host memory that a stream can copy from asynchronously."""
-
-    def stream(self) -> CopyStream:
-        """Return a new stream of copies to the device."""
 
 
 class Cuda:
@@ -58,33 +22,38 @@ class Cuda:
         return torch.empty(nbytes, dtype=torch.uint8, device=self._device)
 
     def block(self, nbytes: int) -> torch.Tensor:
-        """Return page-locked memory."""
+        """Return page-locked memory, which a stream can copy from asynchronously."""
         return torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=True)
 
-    def stream(self) -> CopyStream:
+    def stream(self) -> CudaStream:
         """Return a CUDA stream that waits for the current one."""
-        return _CudaStream(self._device)
+        return CudaStream(self._device)
 
     def __str__(self) -> str:
         return str(self._device)
 
 
-class _CudaStream:
+class CudaStream:
+    """Copies that run one after the other, while the caller continues."""
+
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)
         # Kernels of the current stream may still use memory that the allocator has reused for the target.
         self._stream.wait_stream(torch.cuda.current_stream(device))
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """Begin to copy bytes. Neither tensor may be changed before a later event has been reached."""
         with torch.cuda.stream(self._stream):
             target.copy_(source, non_blocking=True)
 
-    def record(self) -> Event:
+    def record(self) -> Any:
+        """Return the point after the last copy: an event with ``query`` and ``synchronize``."""
         return self._stream.record_event()
 
     def close(self) -> None:
+        """Wait for all copies. Raises the error of a copy that failed."""
         self._stream.synchronize()
 
 
 #: Devices that the staged copy serves, by the type of torch's device.
-KINDS: dict[str, Callable[[torch.device], Device]] = {"cuda": Cuda}
+KINDS: dict[str, Callable[[torch.device], Any]] = {"cuda": Cuda}

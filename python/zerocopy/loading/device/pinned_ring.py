@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice
+from typing import Any
 
 import torch
 
@@ -49,7 +50,7 @@ class Ring:
         """Return whether this process made the ring. In a forked child the lock may be held forever."""
         return self._process == os.getpid()
 
-    def copy(self, plan: _C.TransferPlan, device: devices.Device, whole: torch.Tensor) -> None:
+    def copy(self, plan: _C.TransferPlan, device: devices.Cuda, whole: torch.Tensor) -> None:
         """Copy all chunks of `plan` to `whole`, a tensor on the device.
 
         Afterwards, also after an error, no thread reads the file and no stream writes to the device.
@@ -71,11 +72,11 @@ class Ring:
             stream.close()
 
     def _pass(
-        self, plan: _C.TransferPlan, device: devices.Device, stream: devices.CopyStream, whole: torch.Tensor
+        self, plan: _C.TransferPlan, device: devices.Cuda, stream: devices.CudaStream, whole: torch.Tensor
     ) -> None:
         fresh = self._slots(device, plan.slot)
         filling: deque[torch.Tensor] = deque()  # by chunk
-        draining: deque[tuple[devices.Event, torch.Tensor]] = deque()
+        draining: deque[tuple[Any, torch.Tensor]] = deque()
         lent = 0
 
         def lend(slot: torch.Tensor) -> None:
@@ -99,7 +100,7 @@ class Ring:
                 stream.copy(whole[offset : offset + size], slot[begin : begin + size])
             draining.append((stream.record(), slot))
 
-    def _slots(self, device: devices.Device, size: int) -> Iterator[torch.Tensor]:
+    def _slots(self, device: devices.Cuda, size: int) -> Iterator[torch.Tensor]:
         """Yield slots of `size` bytes. A block is allocated when its first slot is needed."""
         count = 0
         for i, nbytes in enumerate(BLOCKS):
@@ -120,7 +121,7 @@ class Ring:
                     return
 
 
-def _page_aligned(device: devices.Device, nbytes: int) -> torch.Tensor:
+def _page_aligned(device: devices.Cuda, nbytes: int) -> torch.Tensor:
     """Return a block that begins at a page, as O_DIRECT requires."""
     block = device.block(nbytes)
     if lead := -block.data_ptr() % _PAGE:
@@ -142,7 +143,7 @@ def keep_for_good(block: torch.Tensor) -> None:
 _rings: dict[type, Ring] = {}
 
 
-def of(device: devices.Device) -> Ring:
+def of(device: devices.Cuda) -> Ring:
     """Return this process's ring for devices of this class."""
     ring = _rings.get(type(device))
     if ring is None or not ring.is_ours:

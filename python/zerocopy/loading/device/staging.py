@@ -36,35 +36,40 @@ class DeviceTransfer:
 
     def __init__(self, map_location: Any, cpu_stays: bool) -> None:
         self._map_location = map_location
-        self._known: dict[str, devices.Device | None] = {"cpu": None} if cpu_stays else {}
-        self._devices: dict[torch.device, devices.Device] = {}
+        self._known: dict[str, devices.Cuda | None] = {"cpu": None} if cpu_stays else {}
+        self._devices: dict[torch.device, devices.Cuda] = {}
 
     @cached_property
     def _restore(self) -> _torch.Restore | None:
         return _torch.restore_by_tag(self._map_location)
 
-    def device_of(self, tag: str) -> devices.Device | None:
+    def device_of(self, tag: str) -> devices.Cuda | None:
         """Return the device that storages of a tag are staged to; None if they are not.
 
         Raises torch.load's error for a missing device.
         """
-        if tag not in self._known:
-            self._known[tag] = self._device_of(tag)
-        return self._known[tag]
+        if tag not in self._known and self._restore is not None:
+            # The tag alone decides, so an empty storage shows where all storages go.
+            there = self._restore(torch.UntypedStorage(0), tag).device
+            kind = devices.KINDS.get(there.type)
+            if kind is not None and there not in self._devices:
+                self._devices[there] = kind(there)
+            self._known[tag] = self._devices.get(there)
+        return self._known.get(tag)
 
-    def _device_of(self, tag: str) -> devices.Device | None:
-        if self._restore is None:
-            return None
-        # The tag alone decides, so an empty storage shows where all storages go.
-        there = self._restore(torch.UntypedStorage(0), tag).device
-        kind = devices.KINDS.get(there.type)
-        if kind is not None and there not in self._devices:
-            self._devices[there] = kind(there)
-        return self._devices.get(there)
-
-    def copy(self, device: devices.Device, plan: _C.TransferPlan) -> torch.UntypedStorage:
+    @staticmethod
+    def copy(device: devices.Cuda, plan: _C.TransferPlan) -> torch.UntypedStorage:
         """Copy all of `plan` to the device, and return the one storage that holds it."""
-        return copy(device, plan)
+        with context.without_dispatch_modes():  # the ring outlives this load
+            whole: torch.Tensor | None = _allocated(device, plan.size)
+            assert whole is not None
+            if plan.chunks:
+                try:
+                    pinned_ring.of(device).copy(plan, device, whole)
+                except BaseException:
+                    whole = None  # the traceback must not keep the allocation
+                    raise
+            return _torch.untyped_of(whole)
 
     def moved(self, storage: torch.UntypedStorage, tag: str) -> torch.UntypedStorage | None:
         """Return a copy of the storage on the device of its tag, or None if it is not staged."""
@@ -91,9 +96,13 @@ class Destination(NamedTuple):
 
 
 def destination_of(map_location: Any, *, is_legacy: bool = False) -> Destination:
-    """Return the destination of an archive's storages for a ``map_location``."""
+    """Return the destination of an archive's storages for a ``map_location``.
+
+    Of a legacy file torch reads the bytes into the storage that a function returns, whichever that is.
+    """
     if callable(map_location):
-        return Destination(*restoring(map_location, is_legacy=is_legacy), transfer_to(map_location))
+        restore, cpu_as_is = _torch.restore_function(_staged_if_none(map_location))
+        return Destination(_filling(restore) if is_legacy and restore else restore, cpu_as_is)
     return Destination(*_torch.restore_function(map_location), transfer_to(map_location))
 
 
@@ -111,16 +120,9 @@ def stages_all(map_location: Any) -> bool:
     return isinstance(map_location, (str, torch.device)) and str(map_location).split(":")[0] in devices.KINDS
 
 
-def restoring(map_location: Any, *, is_legacy: bool = False) -> tuple[_torch.Restore | None, bool]:
-    """Return ``_torch.restore_function(map_location)``, with staging for single storages.
-
-    Of a legacy file torch reads the bytes into the storage that a function returns, whichever that is.
-    """
-    if callable(map_location):
-        restore, cpu_as_is = _torch.restore_function(_staged_if_none(map_location))
-        return _filling(restore) if is_legacy and restore else restore, cpu_as_is
-    restore, cpu_as_is = _torch.restore_function(map_location)
-    transfer = transfer_to(map_location)
+def restoring(map_location: Any, *, is_legacy: bool) -> tuple[_torch.Restore | None, bool]:
+    """Return ``_torch.restore_function(map_location)``, with staging for single storages."""
+    restore, cpu_as_is, transfer = destination_of(map_location, is_legacy=is_legacy)
     if transfer is None:
         return restore, cpu_as_is
 
@@ -188,26 +190,12 @@ def move(storages: Sequence[torch.UntypedStorage], device: torch.device | str) -
     return _move(devices.KINDS[there.type](there), storages)
 
 
-def _move(device: devices.Device, storages: Sequence[torch.UntypedStorage]) -> list[torch.UntypedStorage]:
+def _move(device: devices.Cuda, storages: Sequence[torch.UntypedStorage]) -> list[torch.UntypedStorage]:
     plan = _C.TransferPlan(list(storages))
-    return plan.storages(copy(device, plan))
+    return plan.storages(DeviceTransfer.copy(device, plan))
 
 
-def copy(device: devices.Device, plan: _C.TransferPlan) -> torch.UntypedStorage:
-    """Copy all of `plan` to the device, and return the one storage that holds it."""
-    with context.without_dispatch_modes():  # the ring outlives this load
-        whole: torch.Tensor | None = _allocated(device, plan.size)
-        assert whole is not None
-        if plan.chunks:
-            try:
-                pinned_ring.of(device).copy(plan, device, whole)
-            except BaseException:
-                whole = None  # the traceback must not keep the allocation
-                raise
-        return _torch.untyped_of(whole)
-
-
-def _allocated(device: devices.Device, nbytes: int) -> torch.Tensor:
+def _allocated(device: devices.Cuda, nbytes: int) -> torch.Tensor:
     try:
         return device.allocate(nbytes)
     except torch.cuda.OutOfMemoryError as error:

@@ -12,9 +12,12 @@ called, and it does not matter which release of torch wrote it, or whether there
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
-from collections.abc import Iterator
+import struct
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,15 +25,30 @@ from typing import Any, NamedTuple
 from zerocopy import _core
 from zerocopy.display import described, shown
 from zerocopy.errors import FormatError, UnsupportedError
-from zerocopy.loading.formats import dcp_extents, dcp_paths
-from zerocopy.loading.formats.dcp_extents import ArchiveExtent as ArchiveExtent
+from zerocopy.loading.formats import dcp_paths
 
 _METADATA = ".metadata"
 _MAX_LENGTH = 1 << 30  # bytes
-_MAX_CELLS = 1 << 20
 _MAX_DIMENSIONS = 64
-_CELL = 64  # of a grid: it is counted, compared and kept
+_CORNER = 128  # of a chunk: it is counted and kept
 _CHUNK = 512  # of a tensor: the objects that are made of it, in each dimension
+
+
+_SAFETENSORS = struct.Struct("<Q2s")  # the length of the header, and how JSON begins
+
+#: Why a folder whose tensors lie in a .safetensors file is refused.
+OF_SAFETENSORS = (
+    "written with SerializationFormat.SAFETENSORS: .metadata does not say where in the file tensors lie, and torch's "
+    "FileSystemReader cannot read them either"
+)
+
+
+class ArchiveExtent(NamedTuple):
+    """The bytes of a file that an archive takes."""
+
+    file: str  # its path
+    offset: int
+    length: int
 
 
 class Chunk(NamedTuple):
@@ -145,7 +163,7 @@ def _folder(name: str, folder: Path, metadata: Any, size: int) -> Folder:
             entries[key] = places[key, None]
         else:
             entries[key] = _chunked(key, _state(value, "TensorStorageMetadata"), places, budget)
-    dcp_extents.require_disjoint((key, place) for key, entry in entries.items() for place in places_of(entry))
+    require_disjoint((key, place) for key, entry in entries.items() for place in places_of(entry))
     planned = said.get("planner_data") or {}
     if not isinstance(planned, dict):
         raise TypeError("planner_data is not a dict")
@@ -241,51 +259,67 @@ def _extent(value: Any) -> tuple[int, ...]:
 
 def require_whole(name: str, tensor: Chunked, budget: _core.Budget) -> None:
     """Raise ``ValueError`` unless each element of a tensor is in one chunk."""
-    if not _is_whole(name, tensor, budget):
+    if not _is_whole(tensor, budget):
         raise ValueError(f"the chunks of {shown(name)} do not make up a tensor of {tensor.shape}")
 
 
-def _is_whole(name: str, tensor: Chunked, budget: _core.Budget) -> bool:
-    """Return whether each element is in one chunk: in a grid along the borders of all chunks, each cell is."""
+def _is_whole(tensor: Chunked, budget: _core.Budget) -> bool:
+    """Return whether each element is in one chunk.
+
+    Corners with alternating signs stand for a box. Where boxes meet, their corners cancel, so those of all chunks have
+    to come to those of the tensor.
+    """
     rank = len(tensor.shape)
-    borders: list[dict[int, int]] = []
-    for chunk in tensor.chunks:
-        if len(chunk.offsets) != rank or len(chunk.sizes) != rank:
-            return False
-    for dim, length in enumerate(tensor.shape):
-        found = {0, length}
-        for chunk in tensor.chunks:
-            found.update((chunk.offsets[dim], chunk.offsets[dim] + chunk.sizes[dim]))
-        if max(found) > length:
-            return False
-        borders.append({border: place for place, border in enumerate(sorted(found))})
-    cells = [len(places) - 1 for places in borders]
-    if prod(cells) > _MAX_CELLS:
-        grid = " x ".join(map(str, cells))
-        raise UnsupportedError(
-            f"the borders of the chunks of {shown(name)} make a grid of {shown(grid)} cells, more than {_MAX_CELLS}: "
-            "load the tensor with torch.distributed.checkpoint, and save it in chunks of one size"
-        )
-    budget.charge(_CELL * prod(cells))
-    covered = bytearray(prod(cells))
-    for chunk in tensor.chunks:
-        if not all(chunk.sizes):
-            continue
-        begins = zip(borders, chunk.offsets, chunk.sizes, strict=True)
-        spans = [range(places[begin], places[begin + size]) for places, begin, size in begins]
-        for row in _rows(spans, cells):
-            if any(covered[row]):
-                return False
-            covered[row] = b"\1" * (row.stop - row.start)
-    return all(covered)
+    if any(len(chunk.offsets) != rank or len(chunk.sizes) != rank for chunk in tensor.chunks):
+        return False
+    found = [((0,) * rank, tensor.shape, -1), *((chunk.offsets, chunk.sizes, 1) for chunk in tensor.chunks)]
+    boxes = [box for box in found if all(box[1])]
+    split = [dim for dim in range(rank) if len({(begin[dim], size[dim]) for begin, size, _ in boxes}) > 1]
+    budget.charge(min(_CORNER * len(boxes) << len(split), 1 << 62))
+    corners = Counter[tuple[int, ...]]()
+    for begin, size, sign in boxes:
+        for ends in itertools.product((0, 1), repeat=len(split)):
+            corner = tuple(begin[dim] + end * size[dim] for dim, end in zip(split, ends, strict=True))
+            corners[corner] += sign * (-1) ** sum(ends)
+    return not any(corners.values())
 
 
-def _rows(spans: list[range], cells: list[int]) -> Iterator[slice]:
-    """Yield the cells of a part of a grid, as slices of the grid in row-major order."""
-    *outer, last = spans or [range(1)]
-    for place in itertools.product(*outer):
-        begin = 0
-        for index, count in zip(place, cells, strict=False):
-            begin = begin * count + index
-        begin = begin * (cells[-1] if cells else 1)
-        yield slice(begin + last.start, begin + last.stop)
+def require_disjoint(places: Iterable[tuple[str, ArchiveExtent]]) -> None:
+    """Require that no two archives share a byte of a file. A shared archive would be read once for each name.
+
+    Raises
+    ------
+    zerocopy.FormatError
+        Two of them overlap.
+    zerocopy.UnsupportedError
+        They overlap because they lie in a .safetensors file.
+    """
+    by_path: defaultdict[str, list[tuple[int, int, str]]] = defaultdict(list)
+    for name, (file, offset, length) in places:
+        if length:
+            by_path[file].append((offset, length, name))
+    by_file: defaultdict[tuple[str, str], list[tuple[int, int, str]]] = defaultdict(list)
+    real = functools.cache(os.path.realpath)
+    for source, found in by_path.items():
+        # A link to a folder gives a file many paths.
+        folder, filename = os.path.split(source)
+        by_file[real(folder), filename] += found
+    for (folder, filename), found in by_file.items():
+        found.sort()
+        for (begin, length, name), (offset, _, other) in itertools.pairwise(found):
+            if offset < begin + length:
+                if is_safetensors(f"{folder}/{filename}", begin):
+                    raise UnsupportedError(f"{shown(filename)}: {OF_SAFETENSORS}")
+                where = f"{shown(name)} at {begin:#x} of {shown(filename)}"
+                raise FormatError(f"{shown(other)} overlaps {where}: archives must not overlap")
+
+
+def is_safetensors(file: str, offset: int) -> bool:
+    """Return whether a place, which is said to be a tensor's, is where a whole .safetensors begins."""
+    path = Path(file)
+    if not path.is_file():  # To open a pipe would wait for its writer.
+        return False
+    with path.open("rb") as opened:
+        opened.seek(offset)
+        head = opened.read(_SAFETENSORS.size)
+    return len(head) == _SAFETENSORS.size and _SAFETENSORS.unpack(head)[1] == b'{"'

@@ -32,57 +32,49 @@ def checked(name: object, path: Any) -> Path:
 
 def require_one_object(names: Iterable[str], paths: Mapping[str, Path], metadata_size: int) -> None:
     """Require paths that make one nested object of all names, without a wide gap in a list."""
-    _nested(dict.fromkeys(names, True), paths, metadata_size, _MAX_GAP)
+    nested(dict.fromkeys(names, True), paths, metadata_size, _MAX_GAP)
 
 
-def nested(values: Mapping[str, Any], paths: Mapping[str, Path], metadata_size: int) -> dict[str, Any]:
-    """Return some of the values by name as the nested object. A list has None where no value is given."""
-    return _nested(values, paths, metadata_size, None)
-
-
-def _nested(
-    values: Mapping[str, Any], paths: Mapping[str, Path], metadata_size: int, max_gap: int | None
+def nested(
+    values: Mapping[str, Any], paths: Mapping[str, Path], metadata_size: int, max_gap: int | None = None
 ) -> dict[str, Any]:
+    """Return some of the values by name as the nested object. A list has None where no value is given.
+
+    Strings are keys of dicts, numbers are places in lists. Both are made as they are needed.
+    """
     root: dict[Any, Any] = {}
     budget = _core.Budget(metadata_size, "far more dicts, lists and gaps in lists than it spells out")
     for name, value in values.items():
-        _put(root, name, paths.get(name, (name,)), value, budget, max_gap)
+        path: tuple[Any, ...] = paths.get(name, (name,))
+        here: Any = root
+        for key, following in itertools.zip_longest(path, path[1:]):
+            if isinstance(here, list):
+                _make_room(here, name, key, budget, max_gap)
+            elif not isinstance(here, dict):
+                raise FormatError(
+                    f"{shown(name)} belongs where something else is: inside the value of another name"
+                )
+            inner = here[key] if isinstance(here, list) else here.get(key)
+            if following is None:
+                if inner is not None:
+                    raise FormatError(f"{shown(name)} belongs where something else is")
+                here[key] = value
+            elif inner is None:
+                budget.charge(_CONTAINER)
+                inner = here[key] = {} if isinstance(following, str) else []
+            here = inner
     return root
 
 
-def _put(root: Any, name: str, path: Path, value: Any, budget: _core.Budget, max_gap: int | None) -> None:
-    """Set a value in nested dicts (by strings) and lists (by numbers). Missing containers are made."""
-    here = root
-    for key, following in itertools.pairwise(path):
-        inner = _get(here, name, key)
-        if inner is None:
-            budget.charge(_CONTAINER)
-            inner = {} if isinstance(following, str) else []
-            _set(here, name, key, inner, budget, max_gap)
-        here = inner
-    if _get(here, name, path[-1]) is not None:
-        raise FormatError(f"{shown(name)} belongs where something else is")
-    _set(here, name, path[-1], value, budget, max_gap)
-
-
-def _get(here: Any, name: str, key: Key) -> Any:
-    if isinstance(here, dict):
-        return here.get(key)
-    if not isinstance(here, list):
-        raise FormatError(f"{shown(name)} belongs where something else is: inside the value of another name")
+def _make_room(here: list[Any], name: str, key: Key, budget: _core.Budget, max_gap: int | None) -> None:
+    """Extend a list to have a place of that number."""
     if not isinstance(key, int) or key < 0:
         raise FormatError(f"{shown(name)} belongs in a list, but {described(key)} is not an index of a list")
-    return here[key] if key < len(here) else None
-
-
-def _set(here: Any, name: str, key: Key, value: Any, budget: _core.Budget, max_gap: int | None) -> None:
-    if isinstance(here, list) and isinstance(key, int):
-        missing = max(0, key + 1 - len(here))
-        if max_gap is not None and missing > max_gap + 1:
-            raise FormatError(
-                f"{shown(name)} is item {described(key)} of a list of which {count(len(here), 'item')} came before: "
-                f"at most {max_gap} may be missing"
-            )
-        budget.charge(_POINTER * missing)
-        here.extend([None] * missing)
-    here[key] = value
+    missing = max(0, key + 1 - len(here))
+    if max_gap is not None and missing > max_gap + 1:
+        raise FormatError(
+            f"{shown(name)} is item {described(key)} of a list of which {count(len(here), 'item')} came before: "
+            f"at most {max_gap} may be missing"
+        )
+    budget.charge(_POINTER * missing)
+    here.extend([None] * missing)

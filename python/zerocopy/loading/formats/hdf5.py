@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import io
 import os
 import posixpath
 import weakref
@@ -20,9 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zerocopy import _core
 from zerocopy.errors import FormatError, UnsupportedError
-from zerocopy.loading.file_objects import PieceReader
 from zerocopy.loading.formats.hdf5_dataset import DatasetReader
-from zerocopy.loading.formats.hdf5_stream import FileImage, Image, ObjectImage, faults
+from zerocopy.loading.formats.hdf5_stream import Image, faults
 
 if TYPE_CHECKING:
     from zerocopy._native import _C  # which needs torch; the command line has none
@@ -78,28 +76,13 @@ def import_h5py(target: object = None) -> Any:
     return h5py
 
 
-def listing_of_path(path: bytes) -> list[_C.ListingEntry]:
-    """Return the listing of a file, for the core, which opens it next."""
-    return _listing(FileImage(os.open(path, os.O_RDONLY | os.O_CLOEXEC), 0, os.fsdecode(path)))
-
-
 def listing_of_descriptor(descriptor: int, start: int, name: str) -> list[_C.ListingEntry]:
     """Return the listing of an open file that begins at `start`."""
-    return _listing(FileImage(os.dup(descriptor), start, name))
+    return listing(Image.of_descriptor(os.dup(descriptor), start, name))
 
 
-def listing_of_reader(reader: PieceReader, name: str) -> list[_C.ListingEntry]:
-    """Return the listing of a file object that is read by position."""
-    return _listing(ObjectImage(reader, name))
-
-
-def listing_of_buffer(buffer: Any) -> list[_C.ListingEntry]:
-    """Return the listing of a file in memory."""
-    with memoryview(buffer) as view, view.cast("B") as flat:
-        return _listing(io.BytesIO(flat))
-
-
-def _listing(image: Image) -> list[_C.ListingEntry]:
+def listing(image: Image) -> list[_C.ListingEntry]:
+    """Return the listing of a file, for the core, which opens it next."""
     h5py = import_h5py()
     with faults(image):
         file = h5py.File(image, "r")

@@ -92,46 +92,57 @@ class DatasetReader:
         return None if selection is None else self._selected(selection)
 
     def _selected(self, selection: Selection) -> Any:
+        dataset = self._opened()
+        with self._faults():
+            return self._values(dataset, selection, self._written_chunks(dataset))
+
+    def _values(self, dataset: Any, selection: Selection, slabs: Iterable[Slab] | None) -> Any:
+        """Return selected elements; of the slabs alone if there are any, the rest of its fill value."""
         import numpy
 
-        with self._faults():
-            dataset = self._opened()
-            slabs: Iterable[Slab] | None = self._written_chunks(dataset)
-            values = numpy.empty(selection.size, self._dtype)
-            if slabs is not None:
-                values[...] = self._fill(dataset)
-            elif selection.size == self._shape and (self._chunk is None or self._grid() <= _MOST_CHUNKS):
-                dataset.read(self._h5.h5s.ALL, self._h5.h5s.ALL, values, self._type)
-                return values
-            else:
-                slabs = self._blocks(selection)
-            whole = self._h5.h5s.create_simple(selection.size)
-            for slab in slabs:
-                first, count = selection.within(slab)
-                if 0 not in count:
-                    here, there = whole.copy(), dataset.get_space()
-                    here.select_hyperslab(first, count)
-                    there.select_hyperslab(selection.at(first), count, selection.step)
-                    dataset.read(here, there, values, self._type)
+        values = numpy.empty(selection.size, self._dtype)
+        if slabs is not None:
+            values[...] = self._fill(dataset)
+        elif selection.size == self._shape and (self._chunk is None or self._grid() <= _MOST_CHUNKS):
+            dataset.read(self._h5.h5s.ALL, self._h5.h5s.ALL, values, self._type)
+            return values
+        else:
+            slabs = self._blocks(selection)
+        whole = self._h5.h5s.create_simple(selection.size)
+        for slab in slabs:
+            first, count = selection.within(slab)
+            if 0 not in count:
+                here, there = whole.copy(), dataset.get_space()
+                here.select_hyperslab(first, count)
+                there.select_hyperslab(selection.at(first), count, selection.step)
+                dataset.read(here, there, values, self._type)
         return values
 
     def pieces(self) -> Iterator[bytes]:
         """Yield its bytes in order, at most a few megabytes at once."""
         dataset = self._opened()
-        for start, count in _slabs(self._shape, self._dtype.itemsize, self._piece()):
-            yield self._read(dataset, start, count).tobytes()
+        with self._faults():
+            written = self._written_chunks(dataset)
+        for slab in _slabs(self._shape, self._dtype.itemsize, _PIECE):
+            yield self._bytes(dataset, slab, written)
 
     def written(self) -> Iterator[bytes]:
         """Yield the bytes that are in the file, and perhaps others; in no particular order."""
         if not self.is_written:
             return
         dataset = self._opened()
-        with faults(self._image):
+        with self._faults():
             slabs = None if self._chunk is None else self._few_chunks(dataset)
         if slabs is None:
             yield from self.pieces()
         else:
-            yield from (self._read(dataset, start, count).tobytes() for start, count in slabs)
+            yield from (self._bytes(dataset, slab, None) for slab in slabs)
+
+    def _bytes(self, dataset: Any, slab: Slab, written: list[Slab] | None) -> bytes:
+        start, count = slab
+        with self._faults():
+            values = self._values(dataset, Selection(start, count, (1,) * len(count)), written)
+        return bytes(values.tobytes())
 
     def is_sparse(self) -> bool:
         """Return whether the file has nothing of it, or at most one in 50 of its chunks: it may claim any size."""
@@ -157,20 +168,6 @@ class DatasetReader:
     def _opened(self) -> Any:
         with faults(self._image):
             return self._h5.h5d.open(self._file.id, self._path)
-
-    def _read(self, dataset: Any, start: tuple[int, ...], count: tuple[int, ...]) -> Any:
-        import numpy
-
-        values = numpy.empty(count, self._dtype)
-        with self._faults():
-            if not self.is_written and self._dtype.subdtype is None:
-                values[...] = self._fill(dataset)
-                return values
-            there = dataset.get_space()
-            if count:
-                there.select_hyperslab(start, count)
-            dataset.read(self._h5.h5s.create_simple(count), there, values, self._type)
-        return values
 
     def _fill(self, dataset: Any) -> Any:
         """Return the value of what was never written."""
@@ -225,21 +222,6 @@ class DatasetReader:
         else:
             return None
         return [(start, self._within(start, self._chunk)) for start in found]
-
-    def _piece(self) -> int:
-        """Return how many bytes to read at once, so that these are not of too many chunks."""
-        most = _PIECE
-        if self._chunk is not None and self._grid() > _MOST_CHUNKS:
-            while most > self._dtype.itemsize and self._touched(most) > _MOST_CHUNKS:
-                most //= 2
-        return most
-
-    def _touched(self, most: int) -> int:
-        _, count = next(_slabs(self._shape, self._dtype.itemsize, most))
-        assert self._chunk is not None
-        return math.prod(
-            min(length, length // chunk + 2) for length, chunk in zip(count, self._chunk, strict=True)
-        )
 
 
 def _selection_of(

@@ -5,26 +5,69 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from zerocopy.errors import Error, FormatError
-from zerocopy.loading.file_objects import PieceReader
+from zerocopy.loading import diagnosis
+from zerocopy.loading.file_objects import PIECE, PieceReader
+from zerocopy.process.os_errors import naming
 
 
-class FileImage(io.RawIOBase):
+class Image(io.RawIOBase):
     """A file as h5py reads it.
 
-    It is not opened by its path: libhdf5 would lock it, and would open the path again for the program only in the same
-    way. So zerocopy and the program do not hinder each other.
+    Not by its path: libhdf5 locks what it opens so, and opens a path a second time, for the program, only as it did
+    the first time. Nothing of the program's is in the way of this, and the other way round.
     """
 
-    def __init__(self, descriptor: int, start: int, name: str) -> None:
-        """Take over a descriptor; the file begins at `start`."""
-        self._descriptor, self._start, self._name = descriptor, start, name
-        self._size = max(0, os.fstat(descriptor).st_size - start)
+    def __init__(
+        self, size: int, read: Callable[[int, memoryview], int], release: Callable[[], None] | None = None
+    ) -> None:
+        """Make an image of `size` bytes, of which ``read(offset, room)`` puts some into memory, and returns how many.
+
+        `release` is called when it is closed.
+        """
+        self._size, self._read, self._release = size, read, release
         self._at = 0
-        self.fault: OSError | None = None  # the last error: libhdf5 reports only its text
+        self._head = diagnosis.HEAD
+        self.fault: OSError | None = None  # the last: libhdf5 tells of it in words only
+
+    @classmethod
+    def of_descriptor(cls, descriptor: int, start: int, name: str) -> Image:
+        """Take over a descriptor; the file begins at `start`."""
+
+        def read(offset: int, room: memoryview) -> int:
+            with naming(name):
+                return os.preadv(descriptor, [room], start + offset)
+
+        size = max(0, os.fstat(descriptor).st_size - start)
+        return cls(size, read, lambda: os.close(descriptor))
+
+    @classmethod
+    def of_buffer(cls, buffer: Any) -> Image:
+        """Return the image of a file that is in memory."""
+        flat = memoryview(buffer).cast("B")
+
+        def read(offset: int, room: memoryview) -> int:
+            found = flat[offset : offset + room.nbytes]
+            room[: found.nbytes] = found
+            return found.nbytes
+
+        return cls(flat.nbytes, read, flat.release)
+
+    @classmethod
+    def of_reader(cls, reader: PieceReader) -> Image:
+        """Return the image of a file object that is read by position, and stays its owner's."""
+
+        def read(offset: int, room: memoryview) -> int:
+            got = max(0, min(room.nbytes, reader.size - offset))
+            room[:got] = reader.read(offset, got)
+            return got
+
+        image = cls(reader.size, read)
+        image._head = PIECE
+        return image
 
     def readable(self) -> bool:
         """Return True."""
@@ -35,65 +78,45 @@ class FileImage(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Move to another position."""
-        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        return self._at
+        """Go to another place."""
+        at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        if not 0 <= at < 1 << 63:
+            raise ValueError(f"no file has a byte at {at:#x}")
+        self._at = at
+        return at
 
     def readinto(self, room: Any) -> int:
         """Fill the room with what is here; behind the file's end with zeros, as libhdf5's own driver does."""
         with memoryview(room) as view, view.cast("B") as left:
             size = wanted = left.nbytes
-            while wanted and (got := self._read(left[size - wanted :])):
-                wanted -= got
+            try:
+                while wanted and (got := self._read(self._at, left[size - wanted :])):
+                    wanted -= got
+                    self._at += got
+            except OSError as error:
+                self.fault = error
+                raise
             left[size - wanted :] = bytes(wanted)
         return size
 
-    def _read(self, room: memoryview) -> int:
-        try:
-            got = os.preadv(self._descriptor, [room], self._start + self._at)
-        except OSError as error:
-            self.fault = OSError(error.errno, error.strerror, self._name)
-            raise
-        self._at += got
-        return got
+    def sample(self) -> diagnosis.FileSample:
+        """Return the first and last bytes, and close."""
+        with self:
+            head = self.read(min(self._size, self._head))
+            self.seek(max(0, self._size - diagnosis.TAIL))
+            return diagnosis.FileSample(head, self.read(min(self._size, diagnosis.TAIL)), self._size)
 
     def close(self) -> None:
-        """Close the descriptor."""
-        if not self.closed:
-            os.close(self._descriptor)
+        """Close the descriptor, or release the buffer, that is read."""
+        if not self.closed and self._release is not None:
+            self._release()
         super().close()
-
-
-class ObjectImage(FileImage):
-    """A file object, read by position."""
-
-    def __init__(self, reader: PieceReader, name: str) -> None:
-        self._reader, self._name, self._size, self._at = reader, name, reader.size, 0
-        self.fault = None
-
-    def _read(self, room: memoryview) -> int:
-        got = max(0, min(room.nbytes, self._size - self._at))
-        try:
-            room[:got] = self._reader.read(self._at, got)
-        except OSError as error:
-            self.fault = error
-            raise
-        self._at += got
-        return got
-
-    def close(self) -> None:
-        """Do nothing: the caller owns the file object."""
-        io.RawIOBase.close(self)
-
-
-Image = io.BytesIO | FileImage
 
 
 @contextlib.contextmanager
 def faults(image: Image) -> Iterator[None]:
     """Raise errors of libhdf5 about a file as FormatError, and those of the system as OSError."""
-    if isinstance(image, FileImage):
-        image.fault = None
+    image.fault = None
     try:
         yield
     except Error:
@@ -108,9 +131,8 @@ def faults(image: Image) -> Iterator[None]:
         NotImplementedError,
         OverflowError,  # of an address that is none in any file
     ) as error:
-        fault = getattr(image, "fault", None)
-        if fault is not None:
-            raise fault from error
+        if image.fault is not None:
+            raise image.fault from error
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise FormatError(_said(error)) from error

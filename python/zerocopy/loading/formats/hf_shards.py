@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 from zerocopy import _core
 from zerocopy.display import described, shown
 from zerocopy.errors import Error, FormatError
-from zerocopy.loading.formats.dcp_extents import ArchiveExtent
-from zerocopy.loading.formats.dcp_metadata import Chunk, Chunked, Folder, require_whole
+from zerocopy.loading.formats.dcp_metadata import ArchiveExtent, Chunk, Chunked, Folder, require_whole
 
 _SHARDING = "DCP_SHARDING_INFO"
 _OFFSETS = "saved_offsets"

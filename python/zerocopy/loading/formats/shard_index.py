@@ -79,8 +79,11 @@ def index_in(folder: Path, strict: bool = True) -> Index | None:
     zerocopy.UnsupportedError
         The folder holds several indices.
     """
-    found = _in_folder(folder)
-    return None if found is None else _read(found, strict)
+    found = sorted(path for path in folder.iterdir() if path.name.endswith(ENDING))
+    if len(found) > 1:
+        names = ", ".join(shown(path.name) for path in found[:10])
+        raise UnsupportedError(f"{folder}: expected one index, found several; name one of them: {names}")
+    return _read(found[0], strict) if found else None
 
 
 def load(index: Index, load_shard: Callable[[Path], Any], strict: bool = True) -> dict[str, Any]:
@@ -180,14 +183,6 @@ def homes(index: Index, held: Mapping[Path, Iterable[str]], strict: bool = True)
     return found.found
 
 
-def _in_folder(folder: Path) -> Path | None:
-    found = sorted(path for path in folder.iterdir() if path.name.endswith(ENDING))
-    if len(found) <= 1:
-        return found[0] if found else None
-    names = ", ".join(shown(path.name) for path in found[:10])
-    raise UnsupportedError(f"{folder}: expected one index, found several; name one of them: {names}")
-
-
 def _read(path: Path, strict: bool) -> Index:
     with open(path, "rb", opener=_plain) as file:
         # Python allocates the number of bytes that it is asked for, however short the file is.
@@ -238,11 +233,15 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _plain_name(name: Any) -> str:
-    if not isinstance(name, str) or "\0" in name or not _has_bytes(name):
+    try:
+        encoded = os.fsencode(name) if isinstance(name, str) else b""
+    except UnicodeEncodeError:  # JSON lets half a character stand alone
+        encoded = b""
+    if not 0 < len(encoded) <= _MAX_NAME or b"\0" in encoded:
         raise TypeError("a shard is not the name of a file")
     if "/" in name or name in (".", ".."):
         raise ValueError(f"the shard {name!r} is not a plain name of a file in the index's folder")
-    return name
+    return str(name)
 
 
 def _shard(folder: Path, name: Any) -> Path:
@@ -251,11 +250,3 @@ def _shard(folder: Path, name: Any) -> Path:
     if path.exists() and not path.is_file():
         raise ValueError(f"the shard {name!r} is not a plain file")
     return path
-
-
-def _has_bytes(name: str) -> bool:
-    """Return whether a name can be that of a file: JSON allows half a character, and names of any length."""
-    try:
-        return 0 < len(os.fsencode(name)) <= _MAX_NAME
-    except UnicodeEncodeError:
-        return False

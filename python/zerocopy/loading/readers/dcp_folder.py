@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -13,23 +13,16 @@ from zerocopy.display import shown
 from zerocopy.errors import ClosedError, FormatError, UnsupportedError
 from zerocopy.loading import archives, error_context, inputs
 from zerocopy.loading.device import staging
-from zerocopy.loading.formats import dcp_extents, dcp_metadata
+from zerocopy.loading.extents import Box, ChunkExtent, TensorExtents
+from zerocopy.loading.formats import dcp_metadata
 from zerocopy.loading.objects import allowlist, builder
 from zerocopy.loading.options import LoadOptions
 
-LoadArchive = Callable[[_C.Archive, LoadOptions], Any]
-
-
-class ChunkPlace(NamedTuple):
-    """The place of a chunk's elements: offset of the first in its file, in bytes; strides in elements."""
-
-    file: str
-    offset: int
-    stride: tuple[int, ...]
-
 
 class Files:
-    """The files of a folder, each opened once.
+    """The files of a folder, each opened once, and the tensors in them.
+
+    It has what ``_C.Lazy`` has of a file: names, facts, and the tensors behind placeholders.
 
     Parameters
     ----------
@@ -39,9 +32,10 @@ class Files:
         How they are opened, and the archives that lie in them are loaded.
     windows : bool
         Whether they are mapped part by part.
-    load_archive : callable
-        Loads one of the archives.
     """
+
+    container = "distributed"
+    left_out: tuple[()] = ()
 
     def __init__(
         self,
@@ -49,53 +43,65 @@ class Files:
         options: LoadOptions,
         *,
         windows: bool,
-        load_archive: LoadArchive = archives.load,
     ) -> None:
-        self.folder, self._options, self._load_archive = folder, options, load_archive
-        total = sum(place.length for place in folder.places)
-        self._repeats = _core.Budget(total, "repeated bytes")
+        self.folder, self.name = folder, folder.name
+        self._options = options
+        self._names = [
+            name for name, entry in folder.entries.items() if isinstance(entry, dcp_metadata.Chunked)
+        ]
+        self._places = {name: place for place, name in enumerate(self._names)}
+        self.nbytes = sum(place.length for place in folder.places)
+        self._repeats = _core.Budget(self.nbytes, "repeated bytes")
         self._repeating: set[str] = set()
-        files = dict.fromkeys(place.file for place in folder.places)
-        self._parts, self._tensors = {}, {}
-        if folder.is_safetensors:
-            self._tensors = {file: _TensorFile(file, options, windows) for file in files}
-        else:
-            self._parts = {
-                file: inputs.open_parts(file, options.mode, options.backend, windows=windows, total=total)
-                for file in files
-            }
+        self.closed = False
+        self._opened: dict[str, Any] = {}
+        for file in dict.fromkeys(place.file for place in folder.places):
+            if folder.is_safetensors:
+                self._opened[file] = _TensorFile(file, options, windows)
+            else:
+                total, backend = self.nbytes, options.backend
+                self._opened[file] = inputs.open_parts(
+                    file, options.mode, backend, windows=windows, total=total
+                )
 
     def load(self, name: str) -> Any:
         """Return the tensor of a name, over its file or joined from its chunks; or another value of that name."""
         entry = self.folder.entries[name]
         if isinstance(entry, dcp_metadata.ArchiveExtent):
-            return self._loaded(name, entry)
+            return next(self.each(name))
         dtype = builder.dtype(entry.dtype)
         parts = (_checked(name, dtype, *part) for part in zip(entry.chunks, self.each(name), strict=True))
         return (
             self._in_rows(name, next(parts)) if len(entry.chunks) == 1 else self._joined(name, entry, parts)
         )
 
-    def each(self, name: str) -> Iterator[Any]:
-        """Yield each part of what has that name, in the order of the chunks."""
+    def each(
+        self, name: str, load: Callable[[_C.Archive, LoadOptions], Any] = archives.load
+    ) -> Iterator[Any]:
+        """Yield each part of what has that name, in the order of the chunks. `load` loads one of the archives."""
         entry = self.folder.entries[name]
         for place in dcp_metadata.places_of(entry):
-            yield self._loaded(name, place)
+            yield self._loaded(name, place, load)
 
-    def chunk_places(self, name: str, chunks: list[dcp_metadata.Chunk]) -> list[ChunkPlace] | None:
-        """Return where the elements of some chunks of a tensor lie; None if one is not stored as it is."""
-        entry = self.folder.entries[name]
-        assert isinstance(entry, dcp_metadata.Chunked)
-        places = [self._chunk_place(name, entry, chunk) for chunk in chunks]
-        return None if None in places else [place for place in places if place is not None]
+    def extents(self, name: str, box: Box | None) -> TensorExtents | None:
+        """Return where a tensor's chunks lie, those that overlap a box; None if one is not stored as it is."""
+        entry = self._chunked(name)
+        # Each chunk is an archive of its own, which has to be opened.
+        wanted = [chunk for chunk in entry.chunks if box is None or _overlaps(chunk, box)]
+        found = [self._chunk_extent(name, entry, chunk) for chunk in wanted]
+        chunks = tuple(extent for extent in found if extent is not None)
+        whole = TensorExtents(entry.shape, builder.dtype(entry.dtype), chunks)
+        return whole if len(chunks) == len(found) else None
 
-    def _chunk_place(
+    def _chunk_extent(
         self, name: str, entry: dcp_metadata.Chunked, chunk: dcp_metadata.Chunk
-    ) -> ChunkPlace | None:
+    ) -> ChunkExtent | None:
         place = chunk.place
-        if place.file in self._tensors:
-            self._tensors[place.file].archive.require_there()
-            return ChunkPlace(place.file, place.offset, torch.empty(chunk.sizes, device="meta").stride())
+        opened = self._file(place)
+        if isinstance(opened, _TensorFile):
+            opened.archive.require_there()
+            strides = torch.empty(chunk.sizes, device="meta").stride()
+            return ChunkExtent(place.file, place.offset, chunk.offsets, chunk.sizes, strides)
         with error_context.public(place.file):
             archive = self._archive(place)
             archive.require_there()
@@ -109,7 +115,8 @@ class Files:
         if (stored.shape, stored.dtype) != (chunk.sizes, entry.dtype):
             raise _no_chunk(name, place)
         # The archive is a part of the file, and its offsets count from where it begins.
-        return ChunkPlace(place.file, place.offset + stored.offset, stored.stride)
+        offset = place.offset + stored.offset
+        return ChunkExtent(place.file, offset, chunk.offsets, chunk.sizes, stored.stride)
 
     def _in_rows(self, name: str, part: torch.Tensor) -> torch.Tensor:
         """Return a contiguous tensor: as torch's reader makes it, and as ``.metadata`` describes it."""
@@ -153,27 +160,102 @@ class Files:
             whole[tuple(slice(begin, begin + size) for begin, size in extents)] = part
         return torch.empty(entry.shape, dtype=dtype, device="cpu") if whole is None else whole
 
+    def _file(self, place: dcp_metadata.ArchiveExtent) -> Any:
+        self.require_there()
+        return self._opened[place.file]
+
     def _archive(self, place: dcp_metadata.ArchiveExtent) -> _C.Archive:
         """Open the bytes at a place: one archive by torch.save, and nothing else."""
         try:
-            archive = self._parts[place.file].archive(place.offset, place.length)
+            archive: _C.Archive = self._file(place).archive(place.offset, place.length)
         except FormatError:
-            if dcp_extents.is_safetensors(place.file, place.offset):
-                raise UnsupportedError(dcp_extents.OF_SAFETENSORS) from None
+            if dcp_metadata.is_safetensors(place.file, place.offset):
+                raise UnsupportedError(dcp_metadata.OF_SAFETENSORS) from None
             raise
         if archive.container != "zip" or archive.is_torchscript or archive.end != place.length:
             raise FormatError(f"the bytes at {place.offset:#x} are not a file of torch.save")
         return archive
 
-    def _loaded(self, name: str, place: dcp_metadata.ArchiveExtent) -> Any:
+    def _loaded(self, name: str, place: dcp_metadata.ArchiveExtent, load: Callable[..., Any]) -> Any:
         with error_context.public(place.file):
-            if place.file in self._tensors:
-                return self._tensors[place.file].load(name)
+            if isinstance(opened := self._file(place), _TensorFile):
+                return opened.load(name)
             archive = self._archive(place)
             archive.require_there()
-            loaded = self._load_archive(archive, self._options)
+            loaded = load(archive, self._options)
             archive.require_unchanged()
             return loaded
+
+    def close(self) -> None:
+        """Drop the open files."""
+        self.closed = True
+        self._opened = {}
+
+    def require_there(self) -> None:
+        """Require open files. That each is still the one that was opened is checked where a chunk is read."""
+        if self.closed:
+            raise ClosedError(f"{self.name} is closed")
+
+    def names(self) -> list[str]:
+        """Return the names of tensors."""
+        return self._names
+
+    def other_names(self) -> list[str]:
+        """Return the names of everything else."""
+        return [name for name in self.folder.entries if name not in self._places]
+
+    def find(self, name: str) -> int:
+        """Return the place of a tensor among the names; -1 if there is none."""
+        return self._places.get(name, -1)
+
+    def entry(self, i: int) -> _C.TensorEntry:
+        """Return what is known of a tensor, as ``_C.Lazy.entry``: it does not lie in one storage."""
+        stored = self._chunked(self._names[i])
+        return _C.scattered_entry(stored.shape, stored.dtype)
+
+    def _chunked(self, name: str) -> dcp_metadata.Chunked:
+        stored = self.folder.entries[name]
+        assert isinstance(stored, dcp_metadata.Chunked)
+        return stored
+
+    def expect_records(self) -> None:
+        """Do nothing: an entry says what the metadata say."""
+
+    def outlines(self) -> list[_C.TensorEntry]:
+        """Return what is known of all tensors."""
+        return [self.entry(i) for i in range(len(self._names))]
+
+    def leaf(self, name: str, objects: Any) -> Any:
+        """Return the placeholder of a tensor; anything else itself."""
+        entry = self.folder.entries[name]
+        if isinstance(entry, dcp_metadata.ArchiveExtent):
+            return self.load(name)
+        strides = torch.empty(entry.shape, device="meta").stride()
+        dtype = builder.dtype(entry.dtype)
+        return objects.placeholder(self._places[name], 0, entry.shape, strides, dtype, "cpu", False)
+
+    def leaves(self, names: list[str], objects: Any) -> list[Any]:
+        """Return several of these."""
+        return [self.leaf(name, objects) for name in names]
+
+    def build(self, objects: Any, chosen: Iterable[str] | None) -> Any:
+        """Return the nested object, of the leaves that were chosen (None: of all)."""
+        wanted = self.folder.entries if chosen is None else set(chosen)
+        return self.folder.nested(
+            {name: self.leaf(name, objects) for name in self.folder.entries if name in wanted}
+        )
+
+    def metadata(self, objects: Any) -> None:
+        """Return nothing: all that the folder says is under names."""
+
+    def tensor_at(self, index: int) -> torch.Tensor:
+        """Return a real tensor."""
+        tensor: torch.Tensor = self.load(self._names[index])
+        return tensor
+
+    def shown_at(self, index: int) -> tuple[str, int, None]:
+        """Return a tensor's dtype, its storage's number, and how it shows that: here each has a whole one."""
+        return self.entry(index).dtype, index, None
 
 
 class _TensorFile:
@@ -205,114 +287,6 @@ def _no_chunk(name: str, place: dcp_metadata.ArchiveExtent) -> FormatError:
     return FormatError(f"{place.file}: the bytes at {place.offset:#x} are not a chunk of {shown(name)}")
 
 
-class Tensors:
-    """The counterpart of ``_C.Lazy`` for a folder: names, and the tensors behind placeholders."""
-
-    container = "distributed"
-    left_out: tuple[()] = ()
-
-    def __init__(self, files: Files) -> None:
-        self._files: Files | None = files
-        entries = files.folder.entries
-        self.name, self._entries = files.folder.name, entries
-        self._names = [name for name, entry in entries.items() if isinstance(entry, dcp_metadata.Chunked)]
-        self._others = [
-            name for name, entry in entries.items() if isinstance(entry, dcp_metadata.ArchiveExtent)
-        ]
-        self._places = {name: place for place, name in enumerate(self._names)}
-
-    @property
-    def closed(self) -> bool:
-        """Return whether :meth:`close` was called."""
-        return self._files is None
-
-    def close(self) -> None:
-        """Close the files."""
-        self._files = None
-
-    def require_there(self) -> None:
-        """Require open files. That each is still the one that was opened is checked where a chunk is read."""
-        assert self._opened
-
-    def names(self) -> list[str]:
-        """Return the names of tensors."""
-        return self._names
-
-    def other_names(self) -> list[str]:
-        """Return the names of everything else."""
-        return self._others
-
-    def find(self, name: str) -> int:
-        """Return the place of a tensor among the names; -1 if there is none."""
-        return self._places.get(name, -1)
-
-    def entry(self, i: int) -> _C.TensorEntry:
-        """Return the facts about a tensor, as ``_C.Lazy.entry`` does. It does not lie in one storage."""
-        stored = self._entries[self._names[i]]
-        assert isinstance(stored, dcp_metadata.Chunked)
-        return _C.scattered_entry(stored.shape, stored.dtype)
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of the archives that lie in the files."""
-        return sum(place.length for place in self.folder.places)
-
-    @property
-    def folder(self) -> dcp_metadata.Folder:
-        """The contents of ``.metadata``."""
-        return self._opened.folder
-
-    def chunked(self, name: str) -> dcp_metadata.Chunked:
-        """Return a tensor's shape, dtype and chunks."""
-        stored = self._entries[name]
-        assert isinstance(stored, dcp_metadata.Chunked)
-        return stored
-
-    def chunk_places(self, name: str, chunks: list[dcp_metadata.Chunk]) -> list[ChunkPlace] | None:
-        """Return where the elements of some chunks of a tensor lie; None if one is not stored as it is."""
-        return self._opened.chunk_places(name, chunks)
-
-    def expect_records(self) -> None:
-        """Do nothing: entries need only the metadata."""
-
-    def outlines(self) -> list[_C.TensorEntry]:
-        """Return the facts about all tensors."""
-        return [self.entry(i) for i in range(len(self._names))]
-
-    def leaf(self, name: str, objects: Any) -> Any:
-        """Return the placeholder of a tensor; anything else itself."""
-        entry = self._entries[name]
-        if isinstance(entry, dcp_metadata.ArchiveExtent):
-            return self._opened.load(name)
-        strides = torch.empty(entry.shape, device="meta").stride()
-        dtype = builder.dtype(entry.dtype)
-        return objects.placeholder(self._places[name], 0, entry.shape, strides, dtype, "cpu", False)
-
-    def leaves(self, names: list[str], objects: Any) -> list[Any]:
-        """Return several of these."""
-        return [self.leaf(name, objects) for name in names]
-
-    def build(self, objects: Any, chosen: Iterable[str] | None) -> Any:
-        """Return the nested object, of the leaves that were chosen (None: of all)."""
-        wanted = self._entries if chosen is None else set(chosen)
-        return self._opened.folder.nested(
-            {name: self.leaf(name, objects) for name in self._entries if name in wanted}
-        )
-
-    def metadata(self, objects: Any) -> None:
-        """Return nothing: all that the folder says is under names."""
-
-    def tensor_at(self, index: int) -> torch.Tensor:
-        """Return a real tensor."""
-        tensor: torch.Tensor = self._opened.load(self._names[index])
-        return tensor
-
-    def shown_at(self, index: int) -> tuple[str, int, None]:
-        """Return a tensor's dtype, its storage's number, and how it shows that: here each has a whole one."""
-        return self.entry(index).dtype, index, None
-
-    @property
-    def _opened(self) -> Files:
-        if self._files is None:
-            raise ClosedError(f"{self.name} is closed")
-        return self._files
+def _overlaps(chunk: dcp_metadata.Chunk, box: Box) -> bool:
+    sides = zip(chunk.offsets, chunk.sizes, *box, strict=True)
+    return all(mine < begin + n and begin < mine + length for mine, length, begin, n in sides)

@@ -5,9 +5,7 @@ The common cases (dense tensors, parameters) are native; see csrc/pickle/rebuild
 that differ by release, so each is checked here, for this load alone.
 """
 
-from zerocopy.loading.objects.rebuild.dense import rebuild_parameter, tensor_over
 from zerocopy.loading.objects.rebuild.layouts import rebuild_sparse_tensor
-from zerocopy.loading.objects.rebuild.others import rebuild_from_type_v2
 from zerocopy.loading.objects.rebuild.registry import (
     MAX_DIMENSIONS,
     QUANTIZED,
@@ -17,6 +15,7 @@ from zerocopy.loading.objects.rebuild.registry import (
     may_be_called,
     set_attributes,
 )
+from zerocopy.loading.objects.rebuild.tensors import rebuild_from_type_v2, rebuild_parameter, tensor_over
 
 __all__ = [
     "MAX_DIMENSIONS",

@@ -1,11 +1,11 @@
-"""The places of a tensor's elements in files, as plain values that another process can use too."""
+"""The places of a tensor's elements in files and storages, as plain values that another process can use too."""
 
 from __future__ import annotations
 
 import errno
+import numbers
 import os
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -71,11 +71,6 @@ class TensorExtents(NamedTuple):
         """The bytes of an element."""
         return _torch.element_size(self.dtype)
 
-    @property
-    def nbytes(self) -> int:
-        """The bytes of all elements."""
-        return torch.Size(self.shape).numel() * self.itemsize
-
     def within(self, begin: tuple[int, ...], size: tuple[int, ...]) -> list[ChunkExtent]:
         """Return the parts of the chunks that lie in a box of the tensor."""
         parts = (chunk.within(begin, size, self.itemsize) for chunk in self.chunks)
@@ -109,6 +104,27 @@ def contiguous_strides(size: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def absolute(path: str | os.PathLike[str]) -> str:
-    """Return a path that stays valid when the program changes its folder."""
-    return str(Path(os.fsdecode(path)).absolute())
+class Geometry(NamedTuple):
+    """The places of a dense tensor's elements in its storage, all in elements."""
+
+    offset: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+
+    def at(self, index: Any) -> Geometry:
+        """Return the geometry of ``tensor[index]``, for a basic index. torch itself indexes a tensor without memory."""
+        view = torch.empty_strided(self.size, self.stride, device="meta")[index]
+        inside = view.numel() > 0  # torch lets an empty view begin behind the end of its storage
+        return Geometry(self.offset + inside * int(view.storage_offset()), tuple(view.shape), view.stride())
+
+
+def is_basic(index: Any) -> bool:
+    """Return whether torch makes a view of an index: no copy, so that where its elements lie is known beforehand."""
+    parts = index if isinstance(index, tuple) else (index,)
+    if sum(part is ... for part in parts) > 1:  # not alike for tensors with memory and without
+        return False
+    return all(part is None or part is ... or isinstance(part, slice) or _is_int(part) for part in parts)
+
+
+def _is_int(part: Any) -> bool:
+    return isinstance(part, numbers.Integral) and not isinstance(part, bool)  # True and False are masks

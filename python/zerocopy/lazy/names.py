@@ -1,27 +1,14 @@
-"""Choosing leaves by their dotted names."""
+"""Dotted names of leaves: selects some, and makes the errors for unknown ones, with close matches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import islice
+from typing import Any, NamedTuple
 
-from zerocopy.lazy.name_hints import no_such_name
+from zerocopy.display import listed, shown
 
 Predicate = Callable[[str], bool]
-
-
-class Named(Protocol):
-    """A source of names: a ``_C.Lazy``, a ``zerocopy.loading.formats.shard_index.Index``."""
-
-    @property
-    def name(self) -> str:
-        """Return its name in messages."""
-
-    def names(self) -> list[str]:
-        """Return the names of its tensors."""
-
-    def other_names(self) -> list[str]:
-        """Return the names of its other leaves."""
 
 
 class Selection(NamedTuple):
@@ -36,8 +23,8 @@ class Selection(NamedTuple):
         """Return whether every tensor is selected."""
         return all(each is None for each in self)
 
-    def chosen(self, native: Named) -> list[str] | None:
-        """Return the names of selected leaves, or None without a filter."""
+    def chosen(self, native: Any) -> list[str] | None:
+        """Return the names of selected leaves, or None without a filter. A ``_C.Lazy``, or an index, names them."""
         keys, prefix, predicate = self
         if self.is_of_all:
             return None
@@ -82,3 +69,38 @@ def _ends(name: str) -> Iterator[int]:
         yield end
         end = name.find(".", end + 1)
     yield len(name)
+
+
+_COMPARED = 500  # names that are compared with a wrong one; of more it would take a noticeable time
+_SUGGESTED = 3
+_MAX_LENGTH = 200  # characters of a name that are looked at; comparing takes their square
+
+
+def no_such_name(path: str, name: object, names: Collection[str], others: Iterable[str] = ()) -> KeyError:
+    """Return the error for an unknown name. `others` are names of values that are not tensors."""
+    if not isinstance(name, str):
+        return KeyError(f"{path}: expected a str as name, got {type(name).__name__}")
+    if name in others:
+        return KeyError(f"{path}: {shown(name)} is not a tensor; metadata() has its value")
+    below = list(islice(_below(name, names), _SUGGESTED))
+    if below:
+        return KeyError(
+            f"{path}: {shown(name)} is not a tensor; below it are {listed(map(shown, below))}, ..."
+        )
+    import difflib  # it is for errors: every load would pay for it
+
+    close = difflib.get_close_matches(name[:_MAX_LENGTH], _near(name[:_MAX_LENGTH], names), _SUGGESTED)
+    hint = f"; close to it: {listed(map(shown, close))}" if close else ""
+    return KeyError(f"{path}: no tensor is named {shown(name) or repr(name)}{hint}")
+
+
+def _near(name: str, names: Collection[str]) -> list[str]:
+    """Return some names of the deepest branch that a name shares with any."""
+    branch, _, _ = name.rpartition(".")
+    near = (known for known in (_below(branch, names) if branch else names) if len(known) <= _MAX_LENGTH)
+    found = list(islice(near, _COMPARED))
+    return found if found or not branch else _near(branch, names)
+
+
+def _below(branch: str, names: Iterable[str]) -> Iterator[str]:
+    return (known for known in names if known.startswith(f"{branch}."))
