@@ -206,7 +206,7 @@ def pickled_storage(obj: Any) -> PickledStorage | None:
 
 
 def pickled_storage_like(known: PickledStorage, storage: torch.UntypedStorage) -> PickledStorage:
-    """Return what a pickle of torch's says of a storage that tensors of the same dtype as those of another have."""
+    """Return a storage with the pickled fields of another storage, whose tensors have the same dtype."""
     numel = storage.nbytes() // (known.storage.nbytes() // known.numel)
     return PickledStorage(
         storage, known.storage_type, known.dtype, _serialization.location_tag(storage), numel

@@ -83,7 +83,7 @@ class _Shards:
         self._new: NewShards | None = None
 
     def begin(self) -> Reserved:
-        """Make room."""
+        """Reserve space for all tensors."""
         new = self._new = NewShards(self._layout, len(self._contents), has_name=True)
         offsets: dict[str, tuple[int, int]] = {}
         for number, (file, content) in enumerate(zip(new.files, self._contents, strict=True)):

@@ -140,7 +140,7 @@ def load_weights(f: Any, options: LoadOptions) -> Any:
 
 
 def _loading(f: Any, options: LoadOptions, require: Require | None) -> Callable[[], Any]:
-    """Return what loads a file, an index or a folder: the caller's own frame calls it, for warnings to name."""
+    """Return the function that loads a file, an index or a folder. The caller's frame calls it: warnings name that."""
     match inputs.located(f, options.strict):
         case shard_index.Index() as index:
             # A shard cannot be an index or a folder: a few of these could name each other without end.

@@ -290,7 +290,7 @@ class _Pickler(pickle.Pickler):
         return self._ways[dtype]
 
     def _reduced(self, tensor: torch.Tensor, way: _Way) -> Any:
-        """Return what torch's own way, which asks a lot of each tensor, returns for a plain one."""
+        """Return the reduction of a plain tensor as torch's own function does, which examines each tensor at length."""
         storage = _torch.pickled_storage_like(way.storage, _torch.untyped_of(tensor))
         stored = _StoredStorage(self._owner, _persistent_id(storage, self._store(storage, None)))
         place = tensor.storage_offset(), tuple(tensor.shape), tensor.stride()

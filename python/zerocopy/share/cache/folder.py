@@ -41,7 +41,7 @@ def default_folder() -> str:
 
 
 def usable() -> Cache | None:
-    """Return the folder of results, which is made where it is missing; None on a network that nobody has named.
+    """Return the folder of results, made if missing; None on a network, unless ``ZEROCOPY_CACHE`` names it.
 
     ``CacheError`` if others may write to it, ``OSError`` if it cannot be made.
     """
