@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: As the safe loader: no pickle is longer.
 MAX_PICKLE = 1 << 30
 _OVERLAP = 16
-_PIECE = 1 << 20  # that is inflated at once, however little deflated it was
+_PIECE = 1 << 20  # bytes that are inflated at once
 
 
 class Record(NamedTuple):

@@ -74,7 +74,7 @@ def check(
         pieces = stored(record.offset, record.stored_size)
         of_bools = record.offset in bools and record.size > 0
         checked.append(_checked(record, record.inflated(pieces), hashed, of_bools))
-        skip(pieces)  # those behind a fault
+        skip(pieces)  # the pieces behind a fault
         at = record.offset + record.stored_size
     skip(stored(at, file.size - at))
     checked += (_checked_by_library(record, hashed) for record in records if record.foreign)

@@ -51,7 +51,7 @@ class LazyFile:
         self._converted = Converted()
 
     def objects(self, *, read: bool = False, charge: Callable[[], None] | None = None) -> Any:
-        """Return what makes its placeholders, a ``Deferred``; within a ``StubBuilder`` where stubs are wanted.
+        """Return the builder of its placeholders: a ``Deferred``, inside a ``StubBuilder`` if stubs are wanted.
 
         With `read` it reads dense tensors that are not converted: others take memory of their own. `charge` is called
         before each tensor is made. Not kept, since it refers to the file, which would keep its descriptors until the

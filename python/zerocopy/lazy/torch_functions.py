@@ -66,7 +66,7 @@ def lent_argument(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
 
 
 def replaced(value: Any, kind: type, by: Callable[[Any], Any]) -> Any:
-    """Return a value with all in it that are of a class replaced; the same object where there are none."""
+    """Return a value with all objects of a class in it replaced; the same value if there are none."""
     if isinstance(value, kind):
         return by(value)
     if isinstance(value, (list, tuple)) and type(value) is not torch.Size:

@@ -17,21 +17,21 @@ from zerocopy.process.os_errors import naming
 class Image(io.RawIOBase):
     """A file as h5py reads it.
 
-    Not by its path: libhdf5 locks what it opens so, and opens a path a second time, for the program, only as it did
-    the first time. Nothing of the program's is in the way of this, and the other way round.
+    It is not opened by its path: libhdf5 would lock it, and would open the path again for the program only in the same
+    way. So zerocopy and the program do not hinder each other.
     """
 
     def __init__(
         self, size: int, read: Callable[[int, memoryview], int], release: Callable[[], None] | None = None
     ) -> None:
-        """Make an image of `size` bytes, of which ``read(offset, room)`` puts some into memory, and returns how many.
+        """Make an image of `size` bytes. ``read(offset, room)`` copies some of them into memory, and returns how many.
 
         `release` is called when it is closed.
         """
         self._size, self._read, self._release = size, read, release
         self._at = 0
         self._head = diagnosis.HEAD
-        self.fault: OSError | None = None  # the last: libhdf5 tells of it in words only
+        self.fault: OSError | None = None  # the last error: libhdf5 reports only its text
 
     @classmethod
     def of_descriptor(cls, descriptor: int, start: int, name: str) -> Image:
@@ -58,7 +58,7 @@ class Image(io.RawIOBase):
 
     @classmethod
     def of_reader(cls, reader: PieceReader) -> Image:
-        """Return the image of a file object that is read by position, and stays its owner's."""
+        """Return the image of a file object that is read by position. The caller keeps the object."""
 
         def read(offset: int, room: memoryview) -> int:
             got = max(0, min(room.nbytes, reader.size - offset))
@@ -78,7 +78,7 @@ class Image(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Go to another place."""
+        """Move to another position."""
         at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
         if not 0 <= at < 1 << 63:
             raise ValueError(f"no file has a byte at {at:#x}")

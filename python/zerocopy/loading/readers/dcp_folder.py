@@ -209,7 +209,7 @@ class Files:
         return self._places.get(name, -1)
 
     def entry(self, i: int) -> _C.TensorEntry:
-        """Return what is known of a tensor, as ``_C.Lazy.entry``: it does not lie in one storage."""
+        """Return the facts about a tensor, as ``_C.Lazy.entry`` does. It does not lie in one storage."""
         stored = self._chunked(self._names[i])
         return _C.scattered_entry(stored.shape, stored.dtype)
 
@@ -219,10 +219,10 @@ class Files:
         return stored
 
     def expect_records(self) -> None:
-        """Do nothing: an entry says what the metadata say."""
+        """Do nothing: entries need only the metadata."""
 
     def outlines(self) -> list[_C.TensorEntry]:
-        """Return what is known of all tensors."""
+        """Return the facts about all tensors."""
         return [self.entry(i) for i in range(len(self._names))]
 
     def leaf(self, name: str, objects: Any) -> Any:
