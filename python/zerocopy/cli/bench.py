@@ -161,7 +161,12 @@ def _in_fork(load: Callable[[], Any]) -> dict[str, Any]:
     """Measure in a forked process, which has imported everything and loaded nothing."""
     fork = multiprocessing.get_context("fork")
     receiving, sending = fork.Pipe(duplex=False)
-    child = fork.Process(target=lambda: sending.send(_measure(load)))
+
+    def measure() -> None:
+        with contextlib.suppress(KeyboardInterrupt):  # this process reports it
+            sending.send(_measure(load))
+
+    child = fork.Process(target=measure)
     child.start()
     sending.close()
     try:

@@ -98,9 +98,13 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
     dtype = _dtype(parser, options.dtype)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the summary of what is left out has all
-        if options.verify and (damage := _damage(options.sources)):
-            say(damage)
-            return runner.BAD
+        if options.verify:
+            from zerocopy.cli import verify
+
+            reports = reading.reports(options.sources, verify.Verifier())
+            if damage := [line for report in reports if report.code == runner.BAD for line in report.lines()]:
+                say(damage)
+                return runner.BAD
         start = time.perf_counter()
         _convert(options, dtype)
         _say_written(options, time.perf_counter() - start, ", in place of its source" if replaces else "")
@@ -112,14 +116,6 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
             say([f"{escaped(target)}: {found or f'its tensors are equal to its source, {cast}'}"])
             return runner.BAD if found else runner.FINE
     return runner.FINE
-
-
-def _damage(paths: list[str]) -> list[str]:
-    """Return the reports of ``zerocopy verify`` on damaged sources."""
-    from zerocopy.cli import verify
-
-    reports = reading.reports(paths, verify.Verifier())
-    return [line for report in reports if report.code == runner.BAD for line in report.lines()]
 
 
 def _convert(options: argparse.Namespace, dtype: Any) -> None:

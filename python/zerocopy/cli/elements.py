@@ -20,6 +20,7 @@ from zerocopy.cli.runner import Trouble
 
 _CHUNK = 1 << 17  # bytes of each file that are compared at once: both buffers stay in the processor's cache
 _BLOCK = 1 << 21  # bytes of each file that a thread compares before it takes the next ones
+_CONVERTED = 1 << 20  # elements that are converted at once
 _TURN = 1 << 7  # blocks that threads are given at once: a tensor may have a million
 _THREADS = 2  # more of them wait for the interpreter's lock
 _MAX_REPEATED = 1 << 26  # bytes of the elements of a tensor, beside those in proportion to its storage
@@ -204,3 +205,20 @@ def position(number: int, shape: tuple[int, ...]) -> tuple[int, ...]:
         number, place = divmod(number, length)
         index.append(place)
     return tuple(reversed(index))
+
+
+def blocks(shape: tuple[int, ...]) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    """Yield the parts of a shape in row-major order: the number of the first element, and an index."""
+    if not math.prod(shape):
+        return
+    depth = 0  # leading dimensions of which each place is a block of its own, or several
+    while depth < len(shape) - 1 and math.prod(shape[depth + 1 :]) > _CONVERTED:
+        depth += 1
+    inner = math.prod(shape[depth + 1 :])
+    step = max(1, _CONVERTED // max(inner, 1))
+    start = 0
+    for leading in itertools.product(*map(range, shape[:depth])):
+        length = shape[depth] if shape else 1
+        for begin in range(0, length, step):
+            yield start, (*leading, slice(begin, begin + step)) if shape else ()
+            start += min(step, length - begin) * inner

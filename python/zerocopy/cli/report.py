@@ -148,8 +148,9 @@ def _compared(
 
 def _statistics(side: TorchSide, entry: Entry) -> list[float | int | str | None]:
     """Return min, max, mean and std of the finite elements, and how many are NaN and Inf, as `show` has them."""
+    from zerocopy.cli.elements import blocks
     from zerocopy.cli.statistics import statistics_of, summary_of
-    from zerocopy.cli.tensor_diff import blocks, require_few_repeats
+    from zerocopy.cli.tensor_diff import require_few_repeats
 
     try:
         if entry.stride is None:
@@ -173,12 +174,11 @@ def _write(text: str, target: str) -> None:
         say([text])
         return
     content, path = text.encode("utf-8", "backslashreplace"), Path(target)
-    if is_special(path) or path.is_dir():
-        with path.open("wb") as stream:
-            stream.write(content)
-        return
-    # A page that is written halfway is not left in the place of an older one.
-    with naming(path), replacing(path, syncs=False) as new:
-        new.write(content)
+    with naming(path), contextlib.ExitStack() as block:
+        if is_special(path) or path.is_dir():
+            stream: Any = block.enter_context(path.open("wb"))
+        else:  # A page that is written halfway is not left in the place of an older one.
+            stream = block.enter_context(replacing(path, syncs=False))
+        stream.write(content)
     if sys.stderr.isatty():
         output.print_error(f"{escaped(target)}: {display.size(len(content))}")

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from zerocopy.cli.elements import require_few_repeats
+from zerocopy.cli.elements import blocks, require_few_repeats
 
-_PIECE = 1 << 20  # elements
 _BINS = 16
 
 
@@ -122,13 +121,7 @@ def _stored(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield all elements in pieces of one dimension; only a piece is ever copied."""
-    if tensor.numel() <= _PIECE or tensor.is_contiguous():
-        yield from tensor.reshape(-1).split(_PIECE)
-    else:
-        rows = max(1, _PIECE * len(tensor) // tensor.numel())
-        for part in tensor.split(rows):
-            yield from _pieces(part[0] if rows == 1 else part)
+    return (tensor[index] for _, index in blocks(tuple(tensor.shape)))
 
 
 def _ends(piece: torch.Tensor, finite: torch.Tensor) -> tuple[float | int, float | int]:

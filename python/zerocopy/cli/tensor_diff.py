@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -20,7 +19,6 @@ from zerocopy.lazy.checkpoint import Checkpoint
 from zerocopy.lazy.layer import FileLayer, Layer
 from zerocopy.loading.objects import builder
 
-_BLOCK = 1 << 20  # elements of a block that is converted
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _READ_DIRECTLY = ("zip", "legacy", "safetensors", "hdf5", "pt2")
 
@@ -96,7 +94,7 @@ def compare(
             if tally.add(done // width, *values):
                 break
     else:
-        for start, index in blocks(one.shape or ()):
+        for start, index in elements.blocks(one.shape or ()):
             if tally.add(start, a.block(one, index), b.block(other, index)):
                 break
     return tally.difference()
@@ -267,20 +265,3 @@ def _text_of(value: torch.Tensor) -> str:
         return repr(value.item())
     except (RuntimeError, TypeError):
         return str(value.reshape(1).view(_BITS[_torch.element_size(value.dtype)]).item())
-
-
-def blocks(shape: tuple[int, ...]) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    """Yield the parts of a shape in row-major order: the number of the first element, and an index."""
-    if not math.prod(shape):
-        return
-    depth = 0  # leading dimensions of which each place is a block of its own, or several
-    while depth < len(shape) - 1 and math.prod(shape[depth + 1 :]) > _BLOCK:
-        depth += 1
-    inner = math.prod(shape[depth + 1 :])
-    step = max(1, _BLOCK // max(inner, 1))
-    start = 0
-    for leading in itertools.product(*map(range, shape[:depth])):
-        length = shape[depth] if shape else 1
-        for begin in range(0, length, step):
-            yield start, (*leading, slice(begin, begin + step)) if shape else ()
-            start += min(step, length - begin) * inner

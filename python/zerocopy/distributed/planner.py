@@ -57,7 +57,7 @@ class LoadPlanner(DefaultLoadPlanner):
             return super().create_local_plan()
         # Releases without partial loads do not take the argument either.
         strict = [not self.allow_partial_load] if hasattr(self, "allow_partial_load") else []
-        boxes = _LocalBoxes()
+        boxes: dict[Any, _LocalBox | None] = {}
         items: list[ReadItem] = []
         for name, value in self.state_dict.items():
             item = _whole_chunk(name, value, stored.get(name), boxes)
@@ -75,26 +75,19 @@ class LoadPlanner(DefaultLoadPlanner):
         return super().lookup_tensor(index)
 
 
-class _LocalBoxes:
-    """The part of a DTensor that this rank has. Tensors of the same shape, mesh and placements have the same."""
+def _local_box(tensor: Any, known: dict[Any, _LocalBox | None]) -> _LocalBox | None:
+    """Return begin and size of the part of a DTensor that this rank has; None if torch has to find them.
 
-    def __init__(self) -> None:
-        self._known: dict[Any, _LocalBox | None] = {}
-
-    def of(self, tensor: Any) -> _LocalBox | None:
-        """Return begin and size; None if torch has to find them."""
-        key = tensor.shape, id(tensor.device_mesh), tensor.placements, distributed.local_type(tensor)
-        if key not in self._known:
-            self._known[key] = self._found(tensor)
-        return self._known[key]
-
-    @staticmethod
-    def _found(tensor: Any) -> _LocalBox | None:
-        is_plain = distributed.local_type(tensor) is torch.Tensor and hasattr(tensor, "__create_chunk_list__")
-        if not is_plain or tensor.device_mesh.get_coordinate() is None:
-            return None
-        chunks = tensor.__create_chunk_list__()
-        return (chunks[0].offsets, chunks[0].sizes) if len(chunks) == 1 else None
+    Tensors of the same shape, mesh and placements have the same: it is asked for once, and kept in `known`.
+    """
+    local = distributed.local_type(tensor)
+    key = tensor.shape, id(tensor.device_mesh), tensor.placements, local
+    if key not in known:
+        is_plain = local is torch.Tensor and hasattr(tensor, "__create_chunk_list__")
+        has_part = is_plain and tensor.device_mesh.get_coordinate() is not None
+        chunks = tensor.__create_chunk_list__() if has_part else []
+        known[key] = (chunks[0].offsets, chunks[0].sizes) if len(chunks) == 1 else None
+    return known[key]
 
 
 def _is_plain(value: Any) -> bool:
@@ -105,7 +98,7 @@ def _is_plain(value: Any) -> bool:
     return type(value) in _TENSORS and not vars(value)
 
 
-def _whole_chunk(name: str, value: Any, stored: Any, boxes: _LocalBoxes) -> ReadItem | None:
+def _whole_chunk(name: str, value: Any, stored: Any, boxes: dict[Any, _LocalBox | None]) -> ReadItem | None:
     """Return the only item of a tensor that is stored in one chunk; None if it takes more than that to plan it."""
     if type(stored) is not TensorStorageMetadata or len(stored.chunks) != 1:
         return None
@@ -118,7 +111,7 @@ def _whole_chunk(name: str, value: Any, stored: Any, boxes: _LocalBoxes) -> Read
     if kind in _TENSORS:
         begin, lengths = chunk.offsets, size
     else:
-        box = boxes.of(value)
+        box = _local_box(value, boxes)
         if box is None or 0 in box[1]:
             return None
         begin, lengths = box

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import itertools
+import math
+import operator
 import os
 import weakref
 from pathlib import Path
@@ -16,11 +19,12 @@ from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
 from zerocopy.converting import shard_plan
+from zerocopy.converting.elements import elements_of
 from zerocopy.display import shown
-from zerocopy.distributed.extent import WriteExtent
 from zerocopy.distributed.layout import SUFFIXES, NewTensor
 from zerocopy.distributed.new_files import NewCheckpoint, new_checkpoint
 from zerocopy.errors import UnsupportedError
+from zerocopy.loading.extents import contiguous_strides
 from zerocopy.saving.archive import checked_alignment
 
 
@@ -29,6 +33,43 @@ class _WriteTargets(NamedTuple):
 
     paths: list[str]
     extents: list[WriteExtent | None]
+
+
+class WriteExtent(NamedTuple):
+    """A part of a tensor in a new file.
+
+    Attributes
+    ----------
+    file : int
+        Number of the file.
+    offset : int
+        Of the tensor's first element, in bytes.
+    shape, begin, size : tuple of int
+        Of the tensor; position and shape of the part.
+    """
+
+    file: int
+    offset: int
+    shape: tuple[int, ...]
+    begin: tuple[int, ...]
+    size: tuple[int, ...]
+
+    def write(self, descriptor: int, tensor: torch.Tensor) -> int:
+        """Write a part to its place. Return its bytes."""
+        row_by_row = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+        content, itemsize = elements_of(row_by_row), row_by_row.element_size()
+        strides = contiguous_strides(self.shape)
+        # The last dimension that is split, and those behind it, lie in one run.
+        split = max((dim for dim, n in enumerate(self.size) if n != self.shape[dim]), default=0)
+        run = math.prod(self.size[split:]) * itemsize
+        for number, place in enumerate(itertools.product(*map(range, self.size[:split]))):
+            index = map(operator.add, self.begin, (*place, *[0] * len(self.begin)))
+            at = self.offset + sum(map(operator.mul, index, strides)) * itemsize
+            left = content[number * run : (number + 1) * run]
+            while left:
+                done = os.pwrite(descriptor, left, at)
+                left, at = left[done:], at + done
+        return content.nbytes
 
 
 class CheckpointWriter(StorageWriter):
