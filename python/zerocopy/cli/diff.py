@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from zerocopy import display
@@ -87,14 +87,14 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
         a, b = sides.both(options.a, options.b)
         both = len(a.entries.keys() & b.entries.keys())
         if is_exact:
-            return _report(options, differences(a, b, options, sides.compare), both)
+            return _report(options, differences(a, b, options), both)
         # Equal bits are equal with any tolerance.
         exact = argparse.Namespace(**{**vars(options), "rtol": None, "atol": None, "brief": True})
-        if next(differences(a, b, exact, sides.compare), None) is None:
+        if next(differences(a, b, exact), None) is None:
             return _report(options, iter(()), both)
 
     import zerocopy
-    from zerocopy.cli.tensor_diff import TorchSide, compare
+    from zerocopy.cli.tensor_diff import TorchSide
 
     unknown: Any = "stub" if options.tensors_only else options.unknown
     with (
@@ -103,7 +103,7 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
     ):
         a, b = TorchSide(one), TorchSide(other)
         both = len(a.entries.keys() & b.entries.keys())
-        return _report(options, differences(a, b, options, compare), both)
+        return _report(options, differences(a, b, options), both)
 
 
 def _tolerance(text: str) -> float:
@@ -169,9 +169,7 @@ def line(found: dict[str, Any]) -> str:
     return f"! {name}: {found['kind']}: {found['text']}"
 
 
-def differences(
-    a: sides.Side, b: sides.Side, options: argparse.Namespace, compare: Callable[..., Any]
-) -> Iterator[dict[str, Any]]:
+def differences(a: sides.Side, b: sides.Side, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield the differences, cheap ones first: names, then what the files state, then elements. Close both sides."""
     exact = options.rtol is None and options.atol is None
     tolerance = None if exact else elements.Tolerance(options.rtol or 0.0, options.atol or 0.0)
@@ -183,18 +181,14 @@ def differences(
                     yield {"side": side, "kind": "only", "name": name, "text": text}
         if not options.tensors_only:
             yield from _value_differences(a, b, tolerance)
-        yield from _tensor_differences(a, b, tolerance, options, compare)
+        yield from _tensor_differences(a, b, tolerance, options)
     finally:
         a.close()
         b.close()
 
 
 def _tensor_differences(
-    a: sides.Side,
-    b: sides.Side,
-    tolerance: elements.Tolerance | None,
-    options: argparse.Namespace,
-    compare: Callable[..., Any],
+    a: sides.Side, b: sides.Side, tolerance: elements.Tolerance | None, options: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
     left: list[tuple[Entry, Entry]] = []
     common = [name for name in a.entries if name in b.entries]
@@ -219,7 +213,7 @@ def _tensor_differences(
         return
     with output.Progress("zerocopy diff:", sum(one.nbytes for one, _ in left)) as progress:
         for one, other in left:
-            found = compare(a, b, one, other, tolerance, brief=options.brief)
+            found = a.compare(b, one, other, tolerance, brief=options.brief)
             progress.add(one.nbytes)
             if found is not None:
                 difference = {"side": "!", "name": one.name, "kind": "values", "text": ""}

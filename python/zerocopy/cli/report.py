@@ -117,10 +117,16 @@ def _read(more: dict[str, list[Any]], options: argparse.Namespace, path: str) ->
     with contextlib.ExitStack() as stack:
         side = TorchSide(stack.enter_context(zerocopy.open(path, device="cpu")))
         changes: dict[str, list[str]] = defaultdict(list)
-        differences = None
+        differences: list[str] | None = None
         if options.compare:
             other = TorchSide(stack.enter_context(zerocopy.open(options.compare, device="cpu")))
-            differences = _compared(side, other, (path, options.compare), changes)
+            settings = {"ignore_dtype": False, "tensors_only": False, "brief": False}
+            exact = argparse.Namespace(a=path, b=options.compare, rtol=None, atol=None, **settings)
+            differences = []
+            for found in diff.differences(side, other, exact):
+                differences.append(diff.line(found))
+                only = found["kind"] == "only"
+                changes[found["name"]].append("only here" if only else f"{found['kind']}: {found['text']}")
         entries = [side.entries[name] for name in more]
         with output.Progress("zerocopy report:", sum(entry.nbytes for entry in entries)) as progress:
             for entry in entries:
@@ -128,22 +134,6 @@ def _read(more: dict[str, list[Any]], options: argparse.Namespace, path: str) ->
                 more[entry.name] += ["; ".join(changes[entry.name]) or None] if options.compare else ()
                 progress.add(entry.nbytes)
     return differences
-
-
-def _compared(
-    side: TorchSide, other: TorchSide, paths: tuple[str, str], changes: dict[str, list[str]]
-) -> list[str]:
-    from zerocopy.cli.tensor_diff import compare
-
-    settings = argparse.Namespace(
-        a=paths[0], b=paths[1], rtol=None, atol=None, ignore_dtype=False, tensors_only=False, brief=False
-    )  # fmt: skip
-    lines = []
-    for found in diff.differences(side, other, settings, compare):
-        lines.append(diff.line(found))
-        only = found["kind"] == "only"
-        changes[found["name"]].append("only here" if only else f"{found['kind']}: {found['text']}")
-    return lines
 
 
 def _statistics(side: TorchSide, entry: Entry) -> list[float | int | str | None]:
@@ -161,12 +151,9 @@ def _statistics(side: TorchSide, entry: Entry) -> list[float | int | str | None]
     except (RuntimeError, TypeError, runner.Trouble):  # packed dtypes have no conversion
         return [None] * len(_STATISTICS)
     numbers = found.minimum, found.maximum, found.mean, found.std
-    return [*map(_exact, numbers), found.nan, found.positive_infinity + found.negative_infinity]
-
-
-def _exact(number: float | int | None) -> float | int | str | None:
-    """Return a number as the page's script can show it: an integer that JavaScript would round as a string."""
-    return str(number) if isinstance(number, int) and abs(number) > _MAX_SAFE_INTEGER else number
+    # An integer that JavaScript would round is a string.
+    exact = (str(n) if isinstance(n, int) and abs(n) > _MAX_SAFE_INTEGER else n for n in numbers)
+    return [*exact, found.nan, found.positive_infinity + found.negative_infinity]
 
 
 def _write(text: str, target: str) -> None:

@@ -81,6 +81,15 @@ class Side:
             self.require_unchanged()
         return elements.Place(self._descriptors[entry.file], entry.offset)
 
+    def compare(
+        self, side: Any, one: Entry, other: Entry, tolerance: elements.Tolerance | None, *, brief: bool
+    ) -> elements.ValueDifference | None:
+        """Compare two tensors of the same shape, and return how they differ. `brief` stops at the first difference."""
+        places = _places(self, side, one, other)
+        if places is None:
+            raise NeedsTorch
+        return elements.compare(*places, one, brief=brief)
+
     def value_difference(self, one: Any, other: Any) -> str:
         """Return how two values differ, or an empty string."""
         found = elements.atom_difference(one, other)
@@ -105,14 +114,6 @@ def both(a: str, b: str) -> tuple[Side, Side]:
                 raise NeedsTorch
         stack.pop_all()
         return one, other
-
-
-def compare(a: Side, b: Side, one: Entry, other: Entry, _: Any, *, brief: bool) -> Any:
-    """Compare two tensors of one shape and dtype, and return how they differ. `brief` stops at the first difference."""
-    places = _places(a, b, one, other)
-    if places is None:
-        raise NeedsTorch
-    return elements.compare(*places, one, brief=brief)
 
 
 def _places(a: Side, b: Side, one: Entry, other: Entry) -> tuple[elements.Place, elements.Place] | None:

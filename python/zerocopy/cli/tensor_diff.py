@@ -53,6 +53,34 @@ class TorchSide(Side):
             found = self.checkpoint.get_slice(entry.name)[index]
         return found.detach().resolve_conj().resolve_neg().cpu()
 
+    def compare(
+        self, side: Any, one: Entry, other: Entry, tolerance: Tolerance | None, *, brief: bool
+    ) -> ValueDifference | None:
+        """Compare two tensors of the same shape, and return how they differ. `brief` stops at the first difference."""
+        if one.stride is None or other.stride is None:
+            return _compare_whole(self, side, one, other, tolerance, brief)
+        dtype = builder.dtype(one.dtype)
+        if one.dtype != other.dtype and not (
+            _has_numbers(dtype) and _has_numbers(builder.dtype(other.dtype))
+        ):
+            text = f"torch.{one.dtype} and torch.{other.dtype} cannot be compared by value"
+            return ValueDifference(1, 1, None, 0, (), "", "", text)
+        for entry in (one, other):
+            require_few_repeats(entry)
+        tally = _Tally(one.shape or (), dtype, tolerance, brief)
+        places = (self.place(one), side.place(other)) if one.dtype == other.dtype else (None, None)
+        if places[0] is not None and places[1] is not None:
+            width = _torch.element_size(dtype)
+            for done, *pieces in elements.unequal_pieces(places[0], places[1], one.nbytes, one.name):
+                values = (torch.frombuffer(piece, dtype=dtype, count=len(piece) // width) for piece in pieces)
+                if tally.add(done // width, *values):
+                    break
+        else:
+            for start, index in elements.blocks(one.shape or ()):
+                if tally.add(start, self.block(one, index), side.block(other, index)):
+                    break
+        return tally.difference()
+
 
 def _rows(layer: Layer) -> Iterator[Entry]:
     """Yield the rows of a layer's tensors. Those that are not made of one storage have no stride."""
@@ -71,33 +99,6 @@ def _rows(layer: Layer) -> Iterator[Entry]:
             info.name, dtype, shape, info.nbytes, layer.path, offset, info.storage, geometry,
             stride=stride if is_dense else None, requires_grad=info.requires_grad,
         )  # fmt: skip
-
-
-def compare(
-    a: TorchSide, b: TorchSide, one: Entry, other: Entry, tolerance: Tolerance | None, *, brief: bool
-) -> ValueDifference | None:
-    """Compare two tensors of the same shape, and return how they differ. `brief` stops at the first difference."""
-    if one.stride is None or other.stride is None:
-        return _compare_whole(a, b, one, other, tolerance, brief)
-    dtype = builder.dtype(one.dtype)
-    if one.dtype != other.dtype and not (_has_numbers(dtype) and _has_numbers(builder.dtype(other.dtype))):
-        text = f"torch.{one.dtype} and torch.{other.dtype} cannot be compared by value"
-        return ValueDifference(1, 1, None, 0, (), "", "", text)
-    for entry in (one, other):
-        require_few_repeats(entry)
-    tally = _Tally(one.shape or (), dtype, tolerance, brief)
-    places = (a.place(one), b.place(other)) if one.dtype == other.dtype else (None, None)
-    if places[0] is not None and places[1] is not None:
-        width = _torch.element_size(dtype)
-        for done, *pieces in elements.unequal_pieces(places[0], places[1], one.nbytes, one.name):
-            values = (torch.frombuffer(piece, dtype=dtype, count=len(piece) // width) for piece in pieces)
-            if tally.add(done // width, *values):
-                break
-    else:
-        for start, index in elements.blocks(one.shape or ()):
-            if tally.add(start, a.block(one, index), b.block(other, index)):
-                break
-    return tally.difference()
 
 
 def require_few_repeats(entry: Entry) -> None:
