@@ -117,19 +117,18 @@ class Comparison:
         self._alive += (a, b)
         if not isinstance(a, _SHAREABLE) and (fault := self._tie(id(a), id(b))):
             return fault
-        return self._leave(dict(_parts(a)), dict(_parts(b)), where)
+        ones, others = dict(_parts(a)), dict(_parts(b))
+        if list(ones) != list(others):
+            return f"other items: {elements.shown(list(ones))} and {elements.shown(list(others))}"
+        left = [(ones[name], others[name], f"{where}{name}"[-_MAX_PATH_LENGTH:]) for name in ones]
+        self._left += reversed(left)
+        return ""
 
     def _tie(self, a: int, b: int) -> str:
         """Record that `a` corresponds to `b`. Neither may have another partner."""
         forth, back = self._partners
         tied = forth.setdefault(a, b) == b and back.setdefault(b, a) == a
         return "" if tied else "tied differently"
-
-    def _leave(self, a: dict[str, Any], b: dict[str, Any], where: str) -> str:
-        if list(a) != list(b):
-            return f"other items: {elements.shown(list(a))} and {elements.shown(list(b))}"
-        self._left += reversed([(a[name], b[name], f"{where}{name}"[-_MAX_PATH_LENGTH:]) for name in a])
-        return ""
 
 
 def _name_of(value: Any) -> str:

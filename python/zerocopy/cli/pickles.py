@@ -157,11 +157,6 @@ def _walk(read: Read, size: int) -> dict[str, Any]:
 
 
 def _pickle(name: str, offset: int | None, size: int, walked: dict[str, Any], stray: bool) -> Pickle:
-    globals = [
-        Global((module, attribute), native, at, opcode, uses, called)
-        for module, attribute, native, at, opcode, uses, called in walked["globals"]
-    ]
-    return Pickle(
-        name, offset, size, stray, globals, walked["globals_left_out"], walked["opcodes"],
-        walked["unresolved"], walked["end"], walked["stopped"], walked["fault"],
-    )  # fmt: skip
+    facts = {key: walked[key] for key in Pickle._fields if key in walked}
+    facts["globals"] = [Global((module, name), *rest) for module, name, *rest in walked["globals"]]
+    return Pickle(name=name, offset=offset, size=size, stray=stray, **facts)

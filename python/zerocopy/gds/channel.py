@@ -44,10 +44,9 @@ class Channel:
         Why cuFile is not used; empty if it is.
     """
 
-    native: Any = None
-
     def __init__(self, descriptor: int, name: str, access: int) -> None:
         self._descriptor, self._name, self._access = descriptor, name, access
+        self.native: Any = None
         try:
             self.register()
         except UnsupportedError as error:

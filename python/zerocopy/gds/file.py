@@ -17,7 +17,7 @@ from zerocopy.gds.channel import Channel
 log = logging.getLogger("zerocopy")
 
 
-class GdsFile(Channel):
+class GdsFile:
     """A file whose bytes go to storages and back by cuFile, where that takes both.
 
     Storages on CUDA devices go by ``torch.cuda.gds.GdsFile``. Those on the CPU, those of less than a megabyte, and all
@@ -68,12 +68,17 @@ class GdsFile(Channel):
     def __init__(self, filename: str | os.PathLike[str], flags: int = os.O_RDONLY) -> None:
         self.filename, self.flags = os.fsdecode(filename), flags
         self.fd = os.open(filename, flags & ~(os.O_DIRECT | os.O_APPEND) | os.O_CLOEXEC, 0o666)
-        super().__init__(self.fd, self.filename, flags & os.O_ACCMODE)
+        self._channel = Channel(self.fd, self.filename, flags & os.O_ACCMODE)
 
     @property
     def handle(self) -> Any:
         """Return cuFile's handle of the file, or None."""
-        return getattr(self.native, "handle", None)
+        return getattr(self._channel.native, "handle", None)
+
+    @property
+    def reason(self) -> str:
+        """Return why cuFile is not used; an empty string if it is."""
+        return self._channel.reason
 
     def register_handle(self) -> None:
         """Use cuFile for the file, as it is from the beginning if possible.
@@ -83,12 +88,11 @@ class GdsFile(Channel):
         zerocopy.UnsupportedError
             cuFile is missing, or refuses the file.
         """
-        self._require_open()
-        self.register()
+        self._open().register()
 
     def deregister_handle(self) -> None:
         """Read and write the file plainly from now on."""
-        self.deregister("it is not registered")
+        self._channel.deregister("it is not registered")
 
     def load_storage(self, storage: torch.UntypedStorage, offset: SupportsIndex = 0) -> None:
         """Fill a storage from the file.
@@ -107,8 +111,7 @@ class GdsFile(Channel):
         OSError
             It cannot be read.
         """
-        self._require_open()
-        self.read(_untyped(storage), _checked(offset))
+        self._open().read(_untyped(storage), _checked(offset))
 
     def save_storage(self, storage: torch.UntypedStorage, offset: SupportsIndex = 0) -> None:
         """Write a storage's bytes to the file.
@@ -125,19 +128,20 @@ class GdsFile(Channel):
         OSError
             It cannot be written to.
         """
-        self._require_open()
-        self.write(_untyped(storage), _checked(offset))
+        self._open().write(_untyped(storage), _checked(offset))
 
     def close(self) -> None:
         """Close the file. Closing it again does nothing."""
         if self.fd >= 0:
             descriptor, self.fd = self.fd, -1
-            self.deregister_handle()
+            if hasattr(self, "_channel"):
+                self.deregister_handle()
             os.close(descriptor)
 
-    def _require_open(self) -> None:
+    def _open(self) -> Channel:
         if self.fd < 0:
             raise ValueError("I/O operation on closed file.")
+        return self._channel
 
     def __enter__(self) -> Self:
         return self
