@@ -112,6 +112,14 @@ def _write_script(path: Path, files: Files) -> None:
     torch.jit.save(torch.jit.script(torch.nn.Sequential(*layers)), str(path))
 
 
+def _write_program(path: Path, files: Files) -> None:
+    """Save a program of ``torch.export`` with the same layers."""
+    torch.manual_seed(0)
+    width = 3952 // files.shrink
+    layers = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(8)))
+    torch.export.save(torch.export.export(layers, (torch.ones(1, width),)), path)
+
+
 def _pattern() -> bytes:
     """Return random bytes that begin anew at no border of blocks: the disk holds all that is written."""
     return random.Random(0).randbytes(3 * TILE + 64)
@@ -164,6 +172,7 @@ MAKERS: dict[str, Callable[[Path, Files], None]] = {
     "sparse-16GiB.pt": lambda path, _: write_sparse_checkpoint(path, 16 * GIB),
     "sparse-64GiB.pt": lambda path, _: write_sparse_checkpoint(path, 64 * GIB, tensors=291),
     "script.pt": _write_script,
+    "program.pt2": _write_program,
     "matrix.pt": _write_matrix,
     "stream.pt": _write_stream,
     "far.pt": _write_far,

@@ -206,7 +206,8 @@ def _check(side: Side, files: Files, only_ends: bool) -> str:
         return f"{side}: is the reference"
     if loader.expected is None:
         return f"{side}: reads the file, returns nothing"
-    file = files.path(f"{side.file.partition('.')[0]}.pt")  # of the same tensors
+    is_torchs = loader.reference == "torch"
+    file = files.path(f"{side.file.partition('.')[0]}.pt" if is_torchs else side.file)  # of the same tensors
     reference = "torch-mmap" if file.stat().st_size > MAX_READ else loader.reference
     if reason := LOADERS[reference].missing():
         return f"{side}: not compared, {reason}"

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Child
+from sharing import age
 
 import zerocopy
 from zerocopy._torch import private_names
@@ -335,6 +336,19 @@ def test_the_patch_maps_and_leaves_the_rest_to_torch(
     assert torch.export.load is original
     with pytest.raises(type(ours_raised.value)):
         torch.export.load(path)
+
+
+@exports
+@pytest.mark.parametrize("title", ["tied", "mutated buffers", "dynamic shapes"])
+def test_a_kept_result_is_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, title: str) -> None:
+    monkeypatch.setenv("ZEROCOPY_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "program.pt2"
+    program, x = exported(title)
+    torch.export.save(program, path)
+    age(path)
+    require_same(zerocopy.share.load(zerocopy.export.load, path), torch.export.load(path), x)
+    (entry,) = zerocopy.share.status()
+    assert entry.mapped >= sum(weight.nbytes for weight in {*program.state_dict.values()})
 
 
 @exports

@@ -58,6 +58,7 @@ OPTIONAL = {
     "torch._C._pickle_load_obj": "objects of custom classes in programs are not loaded",
     "torch._export.serde.schema.ExportedProgram": "before 2.9: programs of torch.export are not loaded",
     "torch._export.serde.serialize.ExportedProgramDeserializer": "before 2.9: programs of torch.export are not loaded",
+    "torch._export.serde.serialize.serialize": "before 2.9: programs of torch.export are not shared",
     "torch._export.serde.serialize._bytes_to_dataclass": "before 2.9: programs of torch.export are not loaded",
     "torch.export.pt2_archive._package.AOTICompiledModel": "before 2.9: packages of AOTInductor are not loaded",
     "torch.export.pt2_archive.constants.WEIGHTS_CONFIG_FILENAME_FORMAT": "before 2.9: no such archives",

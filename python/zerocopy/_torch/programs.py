@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,20 @@ def exported_program(
     described = private("torch._export.serde.serialize._bytes_to_dataclass")(schema, graph)
     deserializer = private("torch._export.serde.serialize.ExportedProgramDeserializer")
     return deserializer(opset_version).deserialize(described, state_dict, constants, inputs)
+
+
+def is_exported(obj: Any) -> bool:
+    """Return whether an object is a program of torch.export."""
+    module = sys.modules.get("torch.export.exported_program")
+    return module is not None and isinstance(obj, module.ExportedProgram)
+
+
+def parts_of(program: Any) -> tuple[Any, ...]:
+    """Return the arguments with which :func:`exported_program` makes a program again."""
+    require_export()
+    serialize = private("torch._export.serde.serialize.serialize")
+    graph = serialize(program, serialize_state_dict=False, serialize_constants=False).exported_program
+    return graph, dict(program.state_dict), dict(program.constants), program.example_inputs or (), None
 
 
 def script_object(content: bytes) -> Any:

@@ -8,6 +8,7 @@ views of NumPy's arrays                   keep their base: pickle copies those t
 parameters of a class of their own        keep it: ``torch.nn.Parameter`` forgets the class (bitsandbytes)
 modules with hooks of accelerate          are rebuilt with them: the forward that calls a hook is a nested function
 TorchScript modules                       go through a buffer, which :func:`zerocopy.jit.load` maps
+programs of torch.export                  are rebuilt from their graph's text: pickle forgets the shapes in a graph
 modules of the Hugging Face hub           are imported from the folder where transformers or diffusers keeps them
 optimizers                                keep hooks and replaced methods, which ``Optimizer.__getstate__`` forgets
 bound methods that are attributes         are bound again: pickle would look up the method of the class
@@ -34,7 +35,7 @@ from typing import Any
 import torch
 
 from zerocopy import jit
-from zerocopy._torch import sparse, tensor_extras
+from zerocopy._torch import programs, sparse, tensor_extras
 from zerocopy.errors import UnsupportedError
 from zerocopy.share.objects import by_value
 
@@ -69,6 +70,8 @@ def reduced(obj: Any) -> Any:
         )
     if isinstance(obj, torch.jit.ScriptModule):
         return _of_script(obj)
+    if programs.is_exported(obj):
+        return programs.exported_program, programs.parts_of(obj)
     if isinstance(obj, torch.nn.Module):
         return _of_module(obj)
     if isinstance(obj, torch.optim.Optimizer):
