@@ -37,6 +37,9 @@ from torch.utils.hooks import RemovableHandle
 
 import zerocopy
 from zerocopy import share
+from zerocopy.share.conditions import generators
+from zerocopy.share.conditions.hashes import Hashes
+from zerocopy.share.conditions.messages import Messages
 from zerocopy.share.objects import custom_reducers
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -843,6 +846,20 @@ def test_recording_leaves_the_process_as_it_was() -> None:
     with pytest.raises(ValueError, match="x"):
         share.load(sharing.fail, ValueError, "x")
     assert state() == before
+
+
+def test_recordings_that_overlap_leave_the_functions_as_they_were() -> None:
+    def functions() -> list[Any]:
+        return [warnings.showwarning, logging.Logger.callHandlers, hash, torch.get_rng_state]
+
+    before, recordings = functions(), [contextlib.ExitStack() for _ in range(2)]
+    for stack in recordings:  # of two threads
+        for part in (generators.Use(), Hashes(), Messages().heard()):
+            stack.enter_context(part)
+    assert functions() != before
+    for stack in recordings:
+        stack.close()
+    assert functions() == before
 
 
 def test_interrupted_load_leaves_nothing_open(tmp_path: Path) -> None:

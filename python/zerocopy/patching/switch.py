@@ -239,9 +239,7 @@ def _install(parts: list[str], rebind: bool) -> None:
     torch_compiler.skip(__package__)
     for part in parts:
         for module, name, make in _TARGETS[part]:
-            replaced = _replaced[part]
-            make_choice = functools.partial(_choice, make, part)
-            replaced.put(module, name, replaced.replacement_of(getattr(module, name), make_choice))
+            _replaced[part].replace(module, name, functools.partial(_choice, make, part))
     if rebind:
         for replaced in _replaced.values():
             replaced.put_everywhere()

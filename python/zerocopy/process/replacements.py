@@ -76,6 +76,10 @@ class Replacements:
         if vars(owner).get(name, _MISSING) is attribute.before:  # not what somebody else has put there since
             setattr(owner, name, attribute.now)
 
+    def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+        """Replace a function of a module or class by what `make` makes of it."""
+        self.put(owner, name, self.replacement_of(getattr(owner, name), make))
+
     def put_everywhere(self, library: str = "") -> None:
         """Replace the same functions where other modules have them: those of one library, or all modules."""
         attributes = self._attributes.values()

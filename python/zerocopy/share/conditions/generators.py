@@ -13,6 +13,7 @@ from typing import Any, Self
 import torch
 
 from zerocopy import _torch
+from zerocopy.process.replacements import Replacements
 
 #: A pickled state of each generator, by its name.
 States = dict[str, bytes]
@@ -44,17 +45,16 @@ class Use:
 
     def __init__(self) -> None:
         self._asked: set[str] = set()
-        self._replaced: list[tuple[Any, str, Any]] = []
+        self._replaced = Replacements()
 
     def __enter__(self) -> Self:
         self._before = states()
         for module, name, generator in _asking():
-            function = getattr(module, name)
-            self._replaced.append((module, name, function))
-            setattr(module, name, functools.wraps(function)(self._noting(function, generator)))
+            self._replaced.replace(module, name, functools.partial(self._noting, generator))
         return self
 
-    def _noting(self, function: Any, generator: str) -> Any:
+    def _noting(self, generator: str, function: Any) -> Any:
+        @functools.wraps(function)
         def note(*args: Any, **kwargs: Any) -> Any:
             self._asked.add(generator)
             return function(*args, **kwargs)
@@ -62,8 +62,7 @@ class Use:
         return note
 
     def __exit__(self, *_: object) -> None:
-        for module, name, function in self._replaced:
-            setattr(module, name, function)
+        self._replaced.restore()
         now = states()
         moved = {name for name, state in self._before.items() if now[name] != state}
         if "NumPy" in now and "NumPy" not in self._before and not _is_fresh(now["NumPy"]):

@@ -11,6 +11,8 @@ from __future__ import annotations
 import builtins
 from typing import Any, NamedTuple, Self
 
+from zerocopy.process.replacements import Replacements
+
 #: More calls than that are not noted: what is hashed is kept until the result is written.
 MAX_NOTED = 65536
 # A hash below is as likely a number that means itself.
@@ -28,22 +30,25 @@ class Hashes:
 
     def __init__(self) -> None:
         self._noted: dict[int, Any] = {}
+        self._replaced = Replacements()
 
     def __enter__(self) -> Self:
-        noted, original = self._noted, builtins.hash
-        self._original = original
+        self._replaced.replace(builtins, "hash", self._noting)
+        return self
+
+    def _noting(self, original: Any) -> Any:
+        noted = self._noted
 
         def hash(obj: object, /) -> int:
-            number = original(obj)
+            number: int = original(obj)
             if abs(number) >= _LEAST and len(noted) < MAX_NOTED and _is_secret(obj):
                 noted[number] = obj
             return number
 
-        builtins.hash = hash
-        return self
+        return hash
 
     def __exit__(self, *_: object) -> None:
-        builtins.hash = self._original
+        self._replaced.restore()
 
     def __bool__(self) -> bool:
         return bool(self._noted)

@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from zerocopy.process.fork_safe import ForkSafeLock
+from zerocopy.process.replacements import Replacements
 from zerocopy.share.conditions import program
 
 if TYPE_CHECKING:
@@ -62,11 +63,8 @@ class _Hub:
         self._lock = ForkSafeLock()
         self._has_hook = False
         self._thread = _Thread()
-        self._replaced: dict[str, Any] = {}
-        self._original: dict[str, Any] = {name: getattr(os, name) for name in _QUESTIONS}
-        self._replacements = {
-            name: self._asking(self._original[name], note) for name, note in _QUESTIONS.items()
-        }
+        self._replaced = Replacements()
+        self._asking = {name: self._asked(getattr(os, name), note) for name, note in _QUESTIONS.items()}
 
     @contextlib.contextmanager
     def heard(self, recording: Recording) -> Iterator[None]:
@@ -99,23 +97,17 @@ class _Hub:
 
     def _begin(self) -> None:
         importlib.invalidate_caches()  # the import system may have listed folders before
-        for name, replacement in self._replacements.items():
-            self._replaced[name] = getattr(os, name)
-            setattr(os, name, replacement)
+        for name, asked in self._asking.items():
+            self._replaced.put(os, name, asked)
             for names in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
-                if self._original[name] in names:  # shutil asks about the functions
-                    names.add(replacement)
-        loader: Any = importlib.machinery.SourceFileLoader
-        self._execute = loader.exec_module
-        loader.exec_module = self._executing(self._execute)
+                if asked.__wrapped__ in names:  # shutil asks about the functions
+                    names.add(asked)
+        loader = importlib.machinery.SourceFileLoader
+        self._replaced.put(loader, "exec_module", self._executing(loader.exec_module))
         sys.meta_path.append(self)
 
     def _end(self) -> None:
-        for name, before in self._replaced.items():
-            if getattr(os, name) is self._replacements[name]:
-                setattr(os, name, before)
-        loader: Any = importlib.machinery.SourceFileLoader
-        loader.exec_module = self._execute
+        self._replaced.restore()
         with contextlib.suppress(ValueError):
             sys.meta_path.remove(self)
 
@@ -137,7 +129,7 @@ class _Hub:
 
         return exec_module
 
-    def _asking(self, function: Any, note: Callable[..., None]) -> Any:
+    def _asked(self, function: Any, note: Callable[..., None]) -> Any:
         @functools.wraps(function)
         def asked(*args: Any, **kwargs: Any) -> Any:
             if self._recordings and not self._thread.is_noting:

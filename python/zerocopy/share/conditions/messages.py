@@ -9,6 +9,8 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from zerocopy.process.replacements import Replacements
+
 _MAX_NOTED = 200
 _FIELDS = ("name", "levelno", "pathname", "lineno", "funcName")
 
@@ -31,8 +33,15 @@ class Messages:
     @contextlib.contextmanager
     def heard(self) -> Iterator[None]:
         """Record warnings and log records within a block. They reach their handlers too."""
-        show, handle = warnings.showwarning, logging.Logger.callHandlers
+        replaced = Replacements()
+        try:
+            replaced.replace(warnings, "showwarning", self._noting_warnings)
+            replaced.replace(logging.Logger, "callHandlers", self._noting_records)
+            yield
+        finally:
+            replaced.restore()
 
+    def _noting_warnings(self, show: Any) -> Any:
         def showwarning(
             message: Any, category: Any, filename: str, lineno: int, *rest: Any, **more: Any
         ) -> None:
@@ -41,6 +50,9 @@ class Messages:
                 self.warnings.append([*names, str(message), filename, lineno])
             show(message, category, filename, lineno, *rest, **more)
 
+        return showwarning
+
+    def _noting_records(self, handle: Any) -> Any:
         def call_handlers(logger: logging.Logger, record: logging.LogRecord) -> None:
             is_ours = record.name.partition(".")[0] == "zerocopy"
             if record.levelno >= logging.WARNING and not is_ours and len(self.records) < _MAX_NOTED:
@@ -49,16 +61,7 @@ class Messages:
                     self.records.append([*values, record.getMessage()])
             handle(logger, record)
 
-        warnings.showwarning = showwarning
-        logging.Logger.callHandlers = call_handlers  # type: ignore[method-assign, assignment]
-        try:
-            yield
-        finally:
-            # A block of the program's own may have put its function there meanwhile.
-            if warnings.showwarning is showwarning:
-                warnings.showwarning = show
-            if logging.Logger.callHandlers is call_handlers:
-                logging.Logger.callHandlers = handle  # type: ignore[method-assign]
+        return call_handlers
 
 
 def say_again(said: Sequence[Sequence[Any]], records: Sequence[Sequence[Any]]) -> None:
