@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import operator
 import os
 import struct
 from collections import Counter, defaultdict
@@ -270,8 +271,11 @@ def _is_whole(tensor: Chunked, budget: _core.Budget) -> bool:
     to come to those of the tensor.
     """
     rank = len(tensor.shape)
-    if any(len(chunk.offsets) != rank or len(chunk.sizes) != rank for chunk in tensor.chunks):
-        return False
+    for begin, size, _ in tensor.chunks:
+        if len(begin) != rank or len(size) != rank:
+            return False
+        if any(map(operator.gt, map(operator.add, begin, size), tensor.shape)):
+            return False
     found = [((0,) * rank, tensor.shape, -1), *((chunk.offsets, chunk.sizes, 1) for chunk in tensor.chunks)]
     boxes = [box for box in found if all(box[1])]
     split = [dim for dim in range(rank) if len({(begin[dim], size[dim]) for begin, size, _ in boxes}) > 1]
