@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Child
+from http_server import serving
 from sharing import age
 
 import zerocopy
@@ -208,6 +209,15 @@ def test_other_sources_give_the_same(tmp_path: Path) -> None:
 
 
 @exports
+def test_a_url_is_transferred(tmp_path: Path) -> None:
+    program, x = exported("linear")
+    torch.export.save(program, tmp_path / "program.pt2")
+    with serving(tmp_path) as server:
+        ours = zerocopy.export.load(server.url("program.pt2"))
+        assert torch.equal(ours.module()(x), program.module()(x))
+
+
+@exports
 def test_several_programs_of_one_archive(tmp_path: Path) -> None:
     from torch.export.pt2_archive._package import load_pt2, package_pt2
 
@@ -250,12 +260,15 @@ def test_weights_from_elsewhere(tmp_path: Path, title: str, target: str) -> None
 def test_wrong_weights_are_refused_together(tmp_path: Path) -> None:
     path = tmp_path / "program.pt2"
     torch.export.save(exported("linear")[0], path)
-    with pytest.raises(RuntimeError, match=r"weight is missing, bias is torch.float64 \(3,\)"):
+    with pytest.raises(RuntimeError, match=r"weight is missing, bias is torch.float64 \(3,\) on cpu"):
         zerocopy.export.load(
             path, weights={"bias": torch.ones(3, dtype=torch.float64), "more": torch.ones(1)}
         )
     with pytest.raises(TypeError, match="expected tensors by name"):
         zerocopy.export.load(path, weights={"bias": 1})  # type: ignore[dict-item]
+    nowhere = {"weight": torch.ones(3, 8, device="meta"), "bias": torch.ones(3)}
+    with pytest.raises(RuntimeError, match=r"on meta, and the program needs torch\.float32"):
+        zerocopy.export.load(path, weights=nowhere)
     turned = {"weight": torch.arange(24.0).reshape(8, 3).t(), "bias": torch.zeros(3)}
     ours = zerocopy.export.load(path, weights=turned)
     assert ours.state_dict["weight"].is_contiguous()
@@ -385,6 +398,10 @@ def test_wrong_arguments_say_what_was_expected(tmp_path: Path) -> None:
         zerocopy.export.load(state)
     with pytest.raises(FileNotFoundError):
         zerocopy.export.load(tmp_path / "none.pt2")
+    with pytest.raises(TypeError, match="extra_files"):
+        zerocopy.export.load(state, extra_files=1)  # type: ignore[arg-type]
+    with pytest.raises(IsADirectoryError):
+        zerocopy.export.load(tmp_path)
     with pytest.raises(TypeError, match="name"):
         zerocopy.export.load(state, name=1)  # type: ignore[arg-type]
     with warnings.catch_warnings(), pytest.raises(TypeError):

@@ -125,6 +125,8 @@ def _give(model: Any, weights: Weights, package: Package, folder: str) -> None:
 
     def why_not(name: str, found: torch.Tensor) -> str:
         wanted = constants[name]
+        if found.is_meta:
+            return "is on the meta device, and has no values"
         if (found.dtype, tuple(found.shape)) == (wanted.dtype, wanted.shape):
             return ""
         return f"is {found.dtype} {tuple(found.shape)}, and the program needs {wanted.dtype} {wanted.shape}"

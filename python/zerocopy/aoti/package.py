@@ -21,7 +21,7 @@ from zerocopy.catalogue import layout
 from zerocopy.catalogue.files import OpenFile, Trouble, open_file
 from zerocopy.catalogue.layout import Record
 from zerocopy.display import listed, shown
-from zerocopy.errors import FormatError
+from zerocopy.errors import FormatError, UnsupportedError
 from zerocopy.loading import error_context
 from zerocopy.loading.objects import builder
 from zerocopy.share.cache.folder import default_folder, require_private
@@ -63,6 +63,10 @@ class Package:
             self._records = self._listed()
             names = [each.split("/")[2] for each in self._records if each.startswith(_PROGRAMS)]
             self.has_weights = self._prefix + _WEIGHTS in self._records
+        if not names:
+            raise UnsupportedError(
+                f"{shown(path)}: it has no compiled program: zerocopy.export.load loads others"
+            )
         if name not in names:
             raise KeyError(
                 f"{shown(path)}: no compiled program {name!r}: found {listed(sorted({*map(repr, names)}))}"

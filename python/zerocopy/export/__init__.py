@@ -92,9 +92,11 @@ def load(
     """
     if not isinstance(name, str):
         raise TypeError(f"expected name to be a str, got {type(name).__name__}")
+    if extra_files is not None and not isinstance(extra_files, dict):
+        raise TypeError(f"expected extra_files to be a dict, got {type(extra_files).__name__}")
     programs.require_export()
     given = None if weights is None else Weights.of(weights)
-    f = remote.opened(f)
+    f = remote.opened(remote.RemotePath(str(f)) if remote.is_url(f) else f)
     begin = inputs.position_of(f)
     with error_context.public(f, weights_only):
         archive = inputs.open_archive(f)

@@ -77,11 +77,8 @@ class Weights:
         """Return a state dict with these weights. `own` is the program's, `paths` are the records of its weights."""
 
         def why_not(name: str, found: torch.Tensor) -> str:
-            wanted = own[name]
-            if (wanted.shape, wanted.dtype) == (found.shape, found.dtype):
-                return ""
-            shapes = [f"{each.dtype} {tuple(each.shape)}" for each in (found, wanted)]
-            return f"is {shapes[0]}, and the program needs {shapes[1]}"
+            is_, needs = (f"{each.dtype} {tuple(each.shape)} on {each.device}" for each in (found, own[name]))
+            return "" if is_ == needs else f"is {is_}, and the program needs {needs}"
 
         views = {name: (paths[name], own[name].storage_offset(), own[name].stride()) for name in own}
         taken = self.taken(views, why_not)

@@ -79,7 +79,8 @@ def _why_only_stock(archive: _C.Archive) -> str:
         if b"model.json" in archive.record_names():
             return "a TorchScript archive of before PyTorch 1.0.1, with a model.json"
         raise FormatError(
-            "not a TorchScript archive: record 'constants.pkl' is missing. zerocopy.load reads tensors"
+            "not a TorchScript archive: record 'constants.pkl' is missing. zerocopy.load reads tensors, and "
+            "zerocopy.export.load programs of torch.export"
         )
     if archive.big_endian:
         return "a big-endian TorchScript archive"
