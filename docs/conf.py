@@ -42,7 +42,7 @@ GUIDES = {
     "Start": "README how-it-works recipes examples/README",
     "Notebooks": "notebooks/hdf5 notebooks/lazy notebooks/layer_by_layer notebooks/kept_results notebooks/gds",
     "Problems": "not-faster memory weights-only hazards network-disks settings",
-    "Load": "formats lazy numpy hdf5 torchscript gpu",
+    "Load": "formats lazy numpy hdf5 torchscript export gpu",
     "Save and convert": "saving converting merging",
     "Programs": "patch workers share distributed warm-starts bridges",
     "Look inside": "cli inspecting",
@@ -53,7 +53,7 @@ GUIDES = {
 }
 MODULES = (
     *("zerocopy", "zerocopy.numpy", "zerocopy.share", "zerocopy.gds", "zerocopy.jit"),
-    "zerocopy.distributed",
+    *("zerocopy.export", "zerocopy.aoti", "zerocopy.distributed"),
 )
 
 
