@@ -16,22 +16,11 @@ from http_server import serving
 from sharing import age
 
 import zerocopy
-from zerocopy._torch import private_names
+from zerocopy._torch import programs
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-NAME = "torch.export.pt2_archive.constants.WEIGHTS_CONFIG_FILENAME_FORMAT"
-
-
-def has_archives() -> bool:
-    try:
-        import torch.export.pt2_archive.constants  # noqa: F401
-    except ImportError:
-        return False
-    return private_names.private_or_none(NAME) is not None
-
-
-exports = pytest.mark.skipif(not has_archives(), reason="this release writes no such archives")
+exports = pytest.mark.skipif(not programs.has_archives(), reason="this release writes no such archives")
 nn = torch.nn
 
 
@@ -365,6 +354,27 @@ def test_a_kept_result_is_the_program(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @exports
+def test_a_program_under_patch_all_keeps_its_weights_in_the_file(tmp_path: Path, forked: Child) -> None:
+    path = tmp_path / "program.pt2"
+    program, x = exported("linear")
+    torch.export.save(program, path)
+    age(path)
+    code = """
+        import sys, torch, zerocopy
+        zerocopy.share.patch_all()
+        program = torch.export.load(sys.argv[1])
+        print(program.module()(torch.linspace(-1, 1, 16).reshape(2, 8)).tolist())
+        print(*((entry.what, entry.mapped >= 108) for entry in zerocopy.share.status()))
+    """
+    for _ in range(2):
+        done = forked(code, path, ZEROCOPY_CACHE=str(tmp_path / "cache"))
+        assert done.returncode == 0, done.stderr
+        values, kept = done.stdout.splitlines()
+        assert values == str(program.module()(x).tolist())
+        assert kept == "('torch.export.load', True)"
+
+
+@exports
 @pytest.mark.slow("starts a process")
 def test_a_fresh_process_loads_and_shares(tmp_path: Path, child: Child) -> None:
     path = tmp_path / "program.pt2"
@@ -382,7 +392,7 @@ print(*(file.private for file in zerocopy.memory().files))
     assert done.stdout.split("\n")[1] == "0", (done.stdout, done.stderr)
 
 
-@pytest.mark.skipif(has_archives(), reason="this release has such archives")
+@pytest.mark.skipif(programs.has_archives(), reason="this release has such archives")
 def test_other_releases_name_themselves(tmp_path: Path) -> None:
     with pytest.raises(zerocopy.UnsupportedError, match=torch.__version__.partition("+")[0]):
         zerocopy.export.load(tmp_path / "none.pt2")

@@ -11,12 +11,22 @@ from typing import Any
 import torch
 
 from zerocopy._torch.private_names import private
+from zerocopy.errors import UnsupportedError
 
 
 def require_export() -> None:
     """Import what programs of torch.export take. Raises ``UnsupportedError`` for a release that has other archives."""
     _import("torch.export.pt2_archive._package", "torch._export.serde.serialize")
     private("torch.export.pt2_archive.constants.WEIGHTS_CONFIG_FILENAME_FORMAT")
+
+
+def has_archives() -> bool:
+    """Return whether this release writes archives of torch.export that zerocopy reads."""
+    try:
+        require_export()
+    except UnsupportedError:
+        return False
+    return True
 
 
 def exported_program(

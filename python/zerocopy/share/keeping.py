@@ -17,6 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from zerocopy import patching
 from zerocopy._native import _C
+from zerocopy._torch import programs
 from zerocopy.errors import UnsupportedError
 from zerocopy.process import replacements
 from zerocopy.saving.mapped_files import MappedFiles
@@ -48,7 +49,7 @@ class Computation:
         arguments = _Arguments(args, kwargs, self._known)
         begun = time.monotonic()
         with (
-            _loaders_that_map(),
+            _loaders_that_map(function),
             recorder.Recording(self._call.paths, self._call.modules, self._cache.folder) as recording,
             generators.Use() as use,
             Hashes() as noted,
@@ -198,10 +199,12 @@ def attached(cache: Cache, entry: Entry, arguments: list[Any]) -> Any:
 
 
 @contextlib.contextmanager
-def _loaders_that_map() -> Iterator[None]:
+def _loaders_that_map(function: Any) -> Iterator[None]:
     """Replace loaders within a block by ones that map files, so that their weights need not be written again."""
-    # To import safetensors takes longer than most calls.
-    with patching.patched(safetensors="safetensors.torch" in sys.modules):
+    # To import what these take takes longer than most calls.
+    of_export = getattr(replacements.original(function), "__module__", None) == "torch.export"
+    export = of_export and programs.has_archives()
+    with patching.patched(safetensors="safetensors.torch" in sys.modules, export=export):
         yield
 
 

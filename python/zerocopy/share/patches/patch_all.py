@@ -37,9 +37,10 @@ def patch_all(config: str | os.PathLike[str] | None = None) -> None:
     They are: ``from_pretrained`` of transformers' models, tokenizers and processors, and ``pipeline``; of diffusers
     ``from_pretrained`` of models, pipelines and schedulers, and ``from_single_file``;
     ``open_clip.create_model_and_transforms``; torchvision's ``vgg16`` and ``vgg19``; ``torch.load``,
-    ``torch.jit.load`` and ``safetensors.torch.load_file``. A call of one goes to :func:`zerocopy.share.load` with the
-    arguments as they are. Where nothing is kept that holds, the original function is called, its result is the
-    program's own, and a copy is kept for the next program. Nothing waits, and nothing fails for the cache.
+    ``torch.jit.load``, ``torch.export.load`` and ``safetensors.torch.load_file``. A call of one goes to
+    :func:`zerocopy.share.load` with the arguments as they are. Where nothing is kept that holds, the original
+    function is called, its result is the program's own, and a copy is kept for the next program. Nothing waits, and
+    nothing fails for the cache.
 
     Nothing is imported for it: a library is patched as soon as the program imports it. Calling it again
     changes nothing, apart from what a configuration adds. ``torch.save`` to a path whose file is mapped by any process

@@ -15,6 +15,7 @@ from typing import NamedTuple
 KNOWN = """
     torch.serialization::load
     torch.jit._serialization::load
+    torch.export::load
     safetensors.torch::load_file
 
     transformers.modeling_utils::PreTrainedModel.from_pretrained
@@ -41,7 +42,12 @@ KNOWN = """
 """
 
 # Their first argument may be a file object: a copy of it in another process would leave the caller's where it is.
-_TAKE_FILES = ("torch.serialization::load", "torch.jit._serialization::load", "safetensors.torch::load_file")
+_TAKE_FILES = (
+    "torch.serialization::load",
+    "torch.jit._serialization::load",
+    "torch.export::load",
+    "safetensors.torch::load_file",
+)
 
 _FORM = re.compile(r"(?P<module>\w+(\.\w+)*)::(?P<name>\w+(\.\w+)*)")
 
