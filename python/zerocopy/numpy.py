@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 
 import numpy
 
-from zerocopy import _core
+from zerocopy import _core, remote
 from zerocopy.catalogue.files import OpenFile, Trouble
 from zerocopy.display import count, listed, shown
 from zerocopy.errors import ClosedError, Error, FormatError, UnsupportedError
@@ -145,6 +145,8 @@ def open(
     if wrong := [each for each in views if each not in _VIEWS]:
         raise ValueError(f"expected view among {listed(_VIEWS)}, found {wrong[0]!r}")
     name, options = os.fsdecode(path), _Options(mode == "c", views)
+    if remote.is_url(name):
+        raise UnsupportedError(f"{name}: zerocopy.numpy maps files of this machine; zerocopy.open reads URLs")
     with _about(name):
         match model_folder.located(name, strict):
             case shard_index.Index() as index:
@@ -284,7 +286,7 @@ def _mapped(path: str, options: _Options) -> tuple[_core.MappedFile, Any]:
 
             layout.require_listed(container or layout.container_of(file))
             if _core.hdf5_listing(file.descriptor, path) is None:
-                listing = hdf5.listing_of_descriptor(file.descriptor, 0, path)
+                listing = hdf5.listing_of_open(file.descriptor, 0, path)
         return _core.MappedFile(file.descriptor, path, options.is_writable), listing
 
 

@@ -19,6 +19,7 @@ from equality import assert_same
 from http_server import Handler, HttpServer, serving
 
 import zerocopy
+import zerocopy.numpy
 from zerocopy.__main__ import main
 from zerocopy.remote import http
 
@@ -34,7 +35,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     zerocopy.convert(folder / "a.pt", folder / "a.safetensors")
     zerocopy.convert(folder / "a.pt", folder / "shards", max_shard_size="500KB")
     if HAS_H5PY:
+        import h5py
+
         zerocopy.convert(folder / "a.pt", folder / "a.h5")
+        with h5py.File(folder / "packed.h5", "w") as file:  # which the core cannot read alone
+            for name, tensor in STATE.items():
+                file.create_dataset(name, data=tensor.numpy(), chunks=(100,), compression="gzip")
     return folder
 
 
@@ -99,8 +105,10 @@ def test_convert(server: HttpServer, tmp_path: Path) -> None:
     assert_same(zerocopy.load(tmp_path / "a.safetensors"), {"layers.5.weight": STATE["layers.5.weight"]})
 
 
-@pytest.mark.parametrize("name", ["a.pt", "a.safetensors", "shards/"])
+@pytest.mark.parametrize("name", ["a.pt", "a.safetensors", "packed.h5", "shards/"])
 def test_commands(server: HttpServer, folder: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if name.endswith(".h5") and not HAS_H5PY:
+        pytest.skip("needs h5py")
     url, path = server.url(name), str(folder / name)
     for first, *rest in (["show", "layers.3.weight"], ["diff", path], ["scan"], ["verify"]):
         assert main([first, url, *rest]) == 0, (first, capsys.readouterr())
@@ -121,6 +129,8 @@ def test_patched_torch_load_knows_no_urls(server: HttpServer) -> None:
 def test_commands_that_take_none_say_which_do(server: HttpServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["map", server.url("a.pt")]) == 2
     assert "ls, show, scan" in capsys.readouterr().err
+    with pytest.raises(zerocopy.UnsupportedError, match="files of this machine"):
+        zerocopy.numpy.open(server.url("a.pt"))
 
 
 # ------------------------------------------------------------------------------------- few requests

@@ -196,7 +196,7 @@ def listing_of(file: OpenFile) -> Listing:
         hdf5.import_h5py()
     except UnsupportedError as error:
         raise Trouble(str(error)) from None
-    return hdf5.listing_of_descriptor(file.descriptor, 0, file.path)
+    return hdf5.listing_of_open(file.descriptor, 0, file.path)
 
 
 class Dataset(NamedTuple):

@@ -24,6 +24,7 @@ from zerocopy.loading.formats.hdf5_stream import Image, faults
 
 if TYPE_CHECKING:
     from zerocopy._native import _C  # which needs torch; the command line has none
+    from zerocopy.loading.file_objects import PieceReader
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 SUFFIXES = (".h5", ".hdf5")
@@ -76,9 +77,11 @@ def import_h5py(target: object = None) -> Any:
     return h5py
 
 
-def listing_of_descriptor(descriptor: int, start: int, name: str) -> list[_C.ListingEntry]:
-    """Return the listing of an open file that begins at `start`."""
-    return listing(Image.of_descriptor(os.dup(descriptor), start, name))
+def listing_of_open(file: int | PieceReader, start: int, name: str) -> list[_C.ListingEntry]:
+    """Return the listing of an open file: a descriptor, whose file begins at `start`, or a reader."""
+    if isinstance(file, int):
+        return listing(Image.of_descriptor(os.dup(file), start, name))
+    return listing(Image.of_reader(file))
 
 
 def listing(image: Image) -> list[_C.ListingEntry]:
