@@ -24,7 +24,7 @@ namespace zerocopy {
 class ZipArchive : public Archive {
  public:
   // Reads the version and the byte order.
-  explicit ZipArchive(Content content) : ZipArchive(content, Zip(content.source())) {}
+  explicit ZipArchive(const Content& content) : ZipArchive(content, Zip(content.source())) {}
   ZipArchive(Content content, Zip directory);
 
   const char* container() const noexcept override { return is_torchscript() ? "torchscript" : "zip"; }

@@ -2,7 +2,9 @@
 
 #include <simdjson.h>
 
+#include <algorithm>
 #include <array>
+#include <span>
 #include <utility>
 
 #include "memory/errors.h"
@@ -132,56 +134,86 @@ class Parser {
       fail(payload, "its path_name is " + quote(payload.path));
   }
 
-  void of_program(Payload& payload, json::value value) const {
-    unsigned found = 0;
-    bool has_meta = false;
-    for_each_field(object_in(value, "a tensor"), "a tensor", [&](std::string_view key, json::value field) {
-      const unsigned bit = key == "path_name"     ? 1U
-                           : key == "is_param"    ? 2U
-                           : key == "use_pickle"  ? 4U
-                           : key == "tensor_meta" ? 8U
-                                                  : 0U;
-      if ((found & bit) != 0) fail(payload, "the field " + quote(key) + " twice");
-      found |= bit;
-      if (bit == 1U) payload.path = text_in(payload, field);
-      if (bit == 2U) payload.is_parameter = flag_in(payload, field);
-      if (bit == 4U) payload.is_pickled = flag_in(payload, field);
-      if (bit == 8U && !is_null(field)) {
-        has_meta = true;
-        read_meta(payload, field);
-      }
+  // A field of a JSON object, and what reads it.
+  struct Field {
+    std::string_view name;
+    bool is_required;
+    void (*read)(const Parser& self, Payload& payload, json::value value);
+  };
+
+  void read_fields(Payload& payload, json::value value, std::string_view where,
+                   std::span<const Field> fields) const {
+    std::vector<bool> found(fields.size());
+    for_each_field(object_in(value, where), where, [&](std::string_view key, json::value field) {
+      const auto known = std::ranges::find(fields, key, &Field::name);
+      if (known == fields.end()) return;  // of a later release
+      const auto number = static_cast<std::size_t>(known - fields.begin());
+      if (found[number]) fail(payload, "the field " + quote(key) + " twice");
+      found[number] = true;
+      known->read(*this, payload, field);
     });
-    if ((found & 7U) != 7U) fail(payload, "path_name, is_param or use_pickle is missing");
-    if (!payload.is_pickled && !has_meta) fail(payload, "tensor_meta is missing");
-    if (payload.is_pickled) payload.view.reset();  // the pickle has the last word, as in torch
+    for (std::size_t i = 0; i < fields.size(); ++i) {
+      if (fields[i].is_required && !found[i]) fail(payload, std::string(fields[i].name) + " is missing");
+    }
+  }
+
+  void of_program(Payload& payload, json::value value) const {
+    static constexpr std::array<Field, 4> kFields{{
+        {"path_name", true,
+         [](const Parser& self, Payload& made, json::value field) { made.path = self.text_in(made, field); }},
+        {"is_param", true,
+         [](const Parser& self, Payload& made, json::value field) {
+           made.is_parameter = self.flag_in(made, field);
+         }},
+        {"use_pickle", true,
+         [](const Parser& self, Payload& made, json::value field) {
+           made.is_pickled = self.flag_in(made, field);
+         }},
+        {"tensor_meta", false,
+         [](const Parser& self, Payload& made, json::value field) { self.read_meta(made, field); }},
+    }};
+    read_fields(payload, value, "a tensor", kFields);
+    if (payload.is_pickled) {
+      payload.view.reset();  // the pickle has the last word, as in torch
+    } else if (!payload.view) {
+      fail(payload, "tensor_meta is missing");
+    }
   }
 
   void read_meta(Payload& payload, json::value value) const {
-    unsigned found = 0;
-    PayloadView view;
-    for_each_field(object_in(value, "tensor_meta"), "tensor_meta",
-                   [&](std::string_view key, json::value field) {
-                     const unsigned bit = key == "dtype"            ? 1U
-                                          : key == "sizes"          ? 2U
-                                          : key == "strides"        ? 4U
-                                          : key == "storage_offset" ? 8U
-                                          : key == "layout"         ? 16U
-                                          : key == "requires_grad"  ? 32U
-                                          : key == "device"         ? 64U
-                                                                    : 0U;
-                     if ((found & bit) != 0) fail(payload, "the field " + quote(key) + " twice");
-                     found |= bit;
-                     if (bit == 1U) payload.dtype = dtype_in(payload, field);
-                     if (bit == 2U) view.size = numbers_in(payload, field, /*symbolic=*/true);
-                     if (bit == 4U) view.stride = numbers_in(payload, field, /*symbolic=*/true);
-                     if (bit == 8U) view.offset = symbolic_in(payload, field);
-                     if (bit == 16U && integer_in(payload, field) != kStrided)
-                       unsupported(payload, "is not strided");
-                     if (bit == 32U) payload.requires_grad = flag_in(payload, field);
-                     if (bit == 64U) payload.device = device_in(payload, field);
-                   });
-    if ((found & 15U) != 15U) fail(payload, "dtype, sizes, strides or storage_offset is missing");
-    payload.view = std::move(view);
+    static constexpr std::array<Field, 7> kFields{{
+        {"dtype", true,
+         [](const Parser& self, Payload& made, json::value field) {
+           made.dtype = self.dtype_in(made, field);
+         }},
+        {"sizes", true,
+         [](const Parser& self, Payload& made, json::value field) {
+           made.view->size = self.numbers_in(made, field, /*symbolic=*/true);
+         }},
+        {"strides", true,
+         [](const Parser& self, Payload& made, json::value field) {
+           made.view->stride = self.numbers_in(made, field, /*symbolic=*/true);
+         }},
+        {"storage_offset", true,
+         [](const Parser& self, Payload& made, json::value field) {
+           made.view->offset = self.symbolic_in(made, field);
+         }},
+        {"layout", false,
+         [](const Parser& self, Payload& made, json::value field) {
+           if (self.integer_in(made, field) != kStrided) self.unsupported(made, "is not strided");
+         }},
+        {"requires_grad", false,
+         [](const Parser& self, Payload& made, json::value field) {
+           made.requires_grad = self.flag_in(made, field);
+         }},
+        {"device", false,
+         [](const Parser& self, Payload& made, json::value field) {
+           made.device = self.device_in(made, field);
+         }},
+    }};
+    if (is_null(value)) return;
+    payload.view.emplace();
+    read_fields(payload, value, "tensor_meta", kFields);
   }
 
   // ["weight_0", [sizes], [strides], offset]
