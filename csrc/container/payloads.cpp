@@ -225,7 +225,7 @@ class Parser {
     std::size_t n = 0;
     for (auto each : items) {
       json::value item;
-      require(std::move(each).get(item), "a tensor");
+      require(std::move(each).get(item), "a tensor");  // NOLINT(performance-move-const-arg): get() wants it
       if (n == 0) payload.path = text_in(payload, item);
       if (n == 1) view.size = numbers_in(payload, item, /*symbolic=*/false);
       if (n == 2) view.stride = numbers_in(payload, item, /*symbolic=*/false);
@@ -279,7 +279,7 @@ class Parser {
     std::vector<std::int64_t> numbers;
     for (auto each : items) {
       json::value item;
-      require(std::move(each).get(item), "a shape");
+      require(std::move(each).get(item), "a shape");  // NOLINT(performance-move-const-arg): get() wants it
       if (numbers.size() == kMaxDimensions) fail(payload, "more than 64 dimensions");
       numbers.push_back(symbolic ? symbolic_in(payload, item) : integer_in(payload, item));
     }
