@@ -36,10 +36,11 @@ that a loader can do with the file.
 
 _ABOUT_GROWTH = """![Times of growing checkpoints, on logarithmic axes](images/growth.svg)
 
-Times until `load` returns; of processes, until all of them have loaded 512 MiB and touched every
-page. `torch` is `torch.load(weights_only=True)`, mapped where the release can. Tensors of four
-numbers; bytes are holes in a file of 512 tensors; depth is that of nested dicts. The exponent is
-fitted to the larger half.
+Times are until `load` returns. In the table of processes, they are until all processes have loaded
+512 MiB and touched every page. `torch` is `torch.load(weights_only=True)`, mapped where the release
+supports it. In the first table, each tensor has four numbers. In the second, the file has 512
+tensors and is sparse. In the third, dicts are nested to that depth. The exponent is that of a power
+law, fitted to the larger half of the sizes.
 """
 
 

@@ -59,8 +59,8 @@ Advice advice_of(const std::string& name) {
   return Advice::soon;
 }
 
-// Advises the pages from a view's first to its last element. Advice for each run would split the
-// mapping into many.
+// Advises the kernel on a view's pages. `soon` is given for each contiguous run of elements. Other advice
+// is given once, from the first to the last element: for each run, it would split the mapping into many.
 void advise_view(const py::object& storage, const py::object& dtype, std::int64_t offset,
                  const std::vector<std::int64_t>& size, const std::vector<std::int64_t>& stride,
                  const std::string& advice) {

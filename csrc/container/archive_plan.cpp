@@ -18,7 +18,7 @@ constexpr std::uint64_t kLocalHeader = 30;
 constexpr std::uint64_t kField = 4;  // the header of an extra field
 constexpr std::uint64_t kCentralChecksum = 16;
 constexpr std::uint64_t kDescriptorChecksum = 4;
-// The room that is left beside the widest field of sizes.
+// The most padding, with its header, that fits beside a zip64 field with all three numbers.
 constexpr std::uint64_t kMaxPadding = kAllOnes16 - kField - std::uint64_t{3} * 8;
 constexpr std::uint16_t kHasDescriptor = 0x8;
 constexpr std::uint16_t kUtf8 = 0x800;
@@ -57,8 +57,8 @@ std::uint32_t narrow32(std::uint64_t value) {
 
 bool is_wide(std::uint64_t size, std::uint64_t at) { return size >= kAllOnes32 || at >= kAllOnes32; }
 
-// Returns the extra field with the numbers that 32 bits cannot hold. Like torch's writer, the local
-// header has the offset in it too.
+// Returns the zip64 extra field, with the numbers that 32 bits cannot hold. As in torch's archives, the
+// field has the offset in the local header too.
 std::string wide_field(std::uint64_t size, std::uint64_t at) {
   std::string values;
   if (size >= kAllOnes32) Packer(values) << size << size;
@@ -69,7 +69,8 @@ std::string wide_field(std::uint64_t size, std::uint64_t at) {
   return field;
 }
 
-// Returns the bytes of the field that pads a record whose header is at `at`, with the field's header.
+// Returns the size in bytes, its own header included, of the field that pads a record whose header is at
+// `at`.
 std::uint64_t padding_of(std::string_view name, std::uint64_t size, std::uint64_t at,
                          std::uint64_t alignment) {
   const std::uint64_t start = at + kLocalHeader + name.size() + wide_field(size, at).size() + kField;
@@ -155,7 +156,8 @@ Entry& ArchivePlan::begin_record(std::string_view name, std::uint64_t size, std:
   return entry;
 }
 
-// Fills the room that an extra field cannot: with records of zeros, which no pickle refers to.
+// Where the padding is too large for an extra field, fills it with records of zeros, to which no pickle
+// refers.
 void ArchivePlan::pad(const std::string& name, std::uint64_t size, std::uint64_t alignment) {
   while (padding_of(name, size, position_, alignment) > kMaxPadding) {
     const std::string filler = std::string(kRoot) + ".padding/" + std::to_string(entries_.size());

@@ -4,9 +4,9 @@
 //          groups      object header 1 ── symbol table ── B-tree 1 ── leaves of names ── object headers
 //          datasets    object header 1 ── shape, type, contiguous layout: address and size
 //
-// h5py by default, and zerocopy.convert, write this form for numbers that are not chunked. libhdf5
-// takes 0.1 ms to open a dataset, and this reader 1 us. libhdf5 reads all other files, also odd and
-// broken ones. Callers pass its answer in as the same listing.
+// h5py (by default) and zerocopy.convert write unchunked numeric datasets in this form. libhdf5 takes
+// 0.1 ms to open a dataset, and this reader 1 us. libhdf5 reads all other files, also odd and broken
+// ones. Callers convert its answer to the same kind of listing, and pass that to the loader.
 //
 // HDF5 File Format Specification, version 3: II.A superblock, III.A B-trees, III.B and C groups,
 // IV.A headers.
@@ -23,8 +23,8 @@
 
 namespace zerocopy {
 
-// A group, or a dataset of numbers with a torch dtype. Without a dtype, a dataset or an attribute that
-// is left out; `refusal` says why.
+// A group, or a dataset of numbers with a torch dtype. An entry that is not a group and has no dtype is a
+// dataset or an attribute that is left out; `refusal` says why.
 struct Hdf5Entry {
   std::string path;  // from the root group, without a leading slash
   bool is_group = false;
@@ -32,10 +32,10 @@ struct Hdf5Entry {
   // The fields below are for datasets.
   std::string dtype{};  // torch's name: "float32"
   std::vector<std::int64_t> shape{};
-  // Of its bytes in the file, if they are stored as a tensor needs them.
+  // Where its bytes begin in the file, if a tensor can use them as they are.
   std::optional<std::uint64_t> offset{};
-  std::shared_ptr<const ExternalBytes> external{};  // else their reader,
-  std::string refusal{};                            // or the reason why they are not read
+  std::shared_ptr<const ExternalBytes> external{};  // otherwise, the reader of its bytes
+  std::string refusal{};                            // otherwise, why its bytes cannot be read
   std::optional<std::size_t> same_as{};             // an earlier entry of the same dataset under another name
 };
 

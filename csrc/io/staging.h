@@ -1,5 +1,5 @@
 // Plans copies of many storages to a device: the place of each storage in one device allocation,
-// and the chunks to copy.
+// and the chunks to copy. A slot is a host buffer that holds one chunk between file and device.
 //
 //   file        │ h │  0  │ h │1│ h │        2        │    records, with headers between them
 //   chunks      ├──────────────────────┼──────────────┤   small neighbours grouped, large ones split
@@ -7,7 +7,8 @@
 //   device      │  0  │ h │1│ h │        2        │        one copy per chunk, with headers
 //
 // A storage that is not aligned to 64 bytes in the file needs a copy of its own. If a chunk has
-// many such storages, they are read into the slot in device layout, and need one copy again.
+// many such storages, they are read into the slot in device layout. Then one copy per chunk is enough
+// again.
 #pragma once
 
 #include <span>

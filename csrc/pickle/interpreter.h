@@ -1,5 +1,5 @@
-// The state and the steps of the pickle machine. machine.cpp makes values, calls.cpp calls and changes
-// them.
+// The state and the steps of the pickle machine. The steps that make values are in machine.cpp; those that
+// call or change values are in calls.cpp.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace zerocopy {
 
 class Machine {
  public:
-  // Both `document` and `pickle`, a part of its text, must outlive the machine.
+  // `pickle` is a part of the document's text. Both must outlive the machine.
   Machine(Document& document, ByteSpan pickle, const PickleForm& form)
       : document_(document),
         opcodes_left_(form.most_opcodes(pickle.size())),
@@ -79,7 +79,7 @@ class Machine {
   const Value empty_tuple_ = Value::of(document_.make<Sequence>(Kind::tuple));  // shared
   StorageTable storages_;
   bool stubs_;
-  const Node* last_call_ = nullptr;  // unless it has been stored in the memo
+  const Node* last_call_ = nullptr;  // the result of the last call; null once the memo stores a value
 };
 
 }  // namespace zerocopy

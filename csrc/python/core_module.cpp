@@ -1,4 +1,4 @@
-// zerocopy._core: inspects files without torch, whose libraries _C needs.
+// zerocopy._core: inspects files without torch. The other module, zerocopy._C, needs torch's libraries.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -101,7 +101,7 @@ std::string container(const py::object& file, const FileName& name, const Part& 
   return head.bytes().text() == "PK\3\4" ? "zip" : "";
 }
 
-// Returns what a zip archive is in which no record could be a checkpoint's pickle; "" for others.
+// Returns the kind of a zip archive that has no record for a checkpoint's pickle; "" for any other file.
 std::string other_zip(const py::object& file, const FileName& name) {
   auto source = source_of(file, name);
   const GilReleased released;
@@ -133,7 +133,7 @@ std::uint64_t release(std::vector<std::pair<std::uint64_t, std::uint64_t>> range
   for (auto range = ranges.begin(); range != ranges.end();) {
     const std::uint64_t begin = range->first;
     std::uint64_t end = begin;
-    // Neighbours in one page, or in two that follow each other, go together.
+    // Ranges in the same page or in adjacent pages are released together.
     while (range != ranges.end() && range->first <= end + page_size()) {
       end = std::max(end, range->first + range->second);
       ++range;
@@ -236,6 +236,8 @@ py::list storages_of(const Document& document, const std::vector<Record>& record
   return listed;
 }
 
+// Returns everything that the allow-lists decide on: globals that are called, created or changed, and
+// attributes that are set. `foreign` lists all globals that the machine does not make itself.
 py::dict questions_of(const Document& document, std::size_t limit) {
   const Effects effects = effects_of(document);
   std::set<NamePair> externals;
@@ -247,7 +249,7 @@ py::dict questions_of(const Document& document, std::size_t limit) {
                   py::arg("attributes") = attributes_of(effects), py::arg("odd") = effects.odd);
 }
 
-// Returns the questions for the allow-lists about a pickle that no archive holds.
+// Reads a pickle outside of any archive, and returns what the allow-lists decide on, as questions_of does.
 py::dict examine_pickle(const py::object& buffer, std::size_t limit) {
   const Region pickle = region_of_buffer(buffer.ptr(), Access::any);
   std::optional<Document> document;
@@ -258,8 +260,8 @@ py::dict examine_pickle(const py::object& buffer, std::size_t limit) {
   return questions_of(*document, limit);
 }
 
-// Reads a checkpoint as a safe load does, without asking the allow-lists, and returns the questions
-// for them. Throws the errors of a load up to that point.
+// Reads a checkpoint as a safe load does up to the allow-lists, which are not consulted. Returns what they
+// decide on, as questions_of does, and facts about the file. Throws the errors of a load up to that point.
 py::dict examine(const py::object& file, const FileName& name, std::size_t limit, const py::object& listing,
                  const Part& part, bool stubs) {
   std::optional<Hdf5Listing> listed = listing_of(listing);

@@ -1,5 +1,5 @@
-// Finds what a program has put into modules and classes of other packages. Asked of whole
-// namespaces for each kept result, so a value costs some nanoseconds.
+// Finds what a program has put into modules and classes of other packages. The search runs over whole
+// namespaces for each kept result, so it has to be fast: some nanoseconds a value.
 #include "python/own_values.h"
 
 #include <unordered_map>
@@ -11,18 +11,19 @@ namespace py = pybind11;
 namespace zerocopy {
 namespace {
 
-// Returns a dict's value of a name; null for whatever is no string.
+// Returns `dict[name]` if that is a string, else null. `dict` may be null.
 PyObject* text_in(PyObject* dict, const py::str& name) {
   PyObject* found = dict == nullptr ? nullptr : PyDict_GetItem(dict, name.ptr());
   return found != nullptr && PyUnicode_Check(found) != 0 ? found : nullptr;
 }
 
-// The modules that values are of.
+// Tells which module a value was defined in.
 class Modules {
  public:
   explicit Modules(py::object content) : content_(std::move(content)) {}
 
-  // Returns the name of the module of a function that another one has, of a class, or of an instance's class.
+  // Returns the name of the module that defines a function, a class, or an instance's class. Returns null
+  // for a function of the searched namespace itself, and for built-in classes and their instances.
   PyObject* of(PyObject* value) const {
     py::object function;
     if (Py_IS_TYPE(value, &PyClassMethod_Type) || Py_IS_TYPE(value, &PyStaticMethod_Type)) {
@@ -49,7 +50,7 @@ py::list own_values(const py::object& owner, const py::function& is_own) {
   py::object content = owner.attr("__dict__");
   if (PyDict_Check(content.ptr()) == 0) content = py::dict(content);  // a class has a proxy
   const Modules modules(content);
-  // The function is asked when all are known: whatever it runs may change the namespace.
+  // `is_own` is called only after the loop, because code that it runs may change the namespace.
   std::vector<std::pair<py::object, py::object>> values;
   PyObject* name = nullptr;
   PyObject* value = nullptr;

@@ -18,7 +18,7 @@ class Buffer(Protocol):
 
 
 class Array(Protocol):
-    """An array as NumPy's types describe it before Python 3.12, where it does not count as a buffer."""
+    """A NumPy array, for type checkers. Before Python 3.12, NumPy's types do not declare it a buffer."""
 
     @property
     def __array_interface__(self) -> dict[str, Any]:

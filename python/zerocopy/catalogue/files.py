@@ -1,4 +1,4 @@
-"""The files that a path leads to, and one of them open: read by position, whole or a part."""
+"""Opens the file at a path or URL, or a part of it, for reads at an offset."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Trouble(Exception):
 
 
 class OpenFile:
-    """A regular file that is read by position. Reads never block, and raise an exception if the file shrinks."""
+    """A regular file that is read at an offset. Reads never block, and raise an exception if the file shrinks."""
 
     part: tuple[int, int] | None = None  # offset and size of a part that stands for the whole
     is_far = False  # each read waits for another machine
@@ -65,7 +65,7 @@ class OpenFile:
 
 
 class RemoteOpenFile(OpenFile):
-    """A file on another machine that is read like an open one. The core reads it by its `descriptor`, a reader."""
+    """A file on another machine. Its `descriptor` is a reader object, which the core uses like a file descriptor."""
 
     is_far = True
 

@@ -1,4 +1,4 @@
-"""Reads a part of one tensor of a checkpoint: of its bytes only those that the part needs."""
+"""Reads a part of one tensor of a checkpoint, and only the bytes of that part."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zerocopy.lazy.opening import open as open_checkpoint
 
 _SLICE = re.compile(
     r"^(-?\d{1,18})?:(-?\d{1,18})?(?::(\d{1,9})?)?$"
-)  # torch multiplies a step without a check
+)  # a step has at most 9 digits, because torch does not check its products for overflow
 
 
 def split_name(text: str) -> tuple[str, str]:

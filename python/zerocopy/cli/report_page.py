@@ -70,7 +70,7 @@ def page(
     differences: Sequence[str] | None = None,
     other: str = "",
 ) -> str:
-    """Return the page. Its script gets texts as they are shown."""
+    """Return the page. The strings given to its script are already escaped for display."""
     rows = [row._replace(name=_shown(row.name), more=tuple(map(_shown, row.more))) for row in rows]
     nbytes = sum(row.own_bytes for row in rows)
     sizes: Counter[str] = Counter()
@@ -163,7 +163,10 @@ def _list_of(title: str, lines: Sequence[str]) -> str:
 
 
 def _common(a: str, b: str) -> int:
-    """Return how many characters two names begin with together; 0 unless JavaScript counts these alike."""
+    """Return the length of the common prefix of two names.
+
+    Return 0 if the prefix is not ASCII, because JavaScript may count its characters differently.
+    """
     most = min(len(a), len(b))
     common = next((i for i in range(most) if a[i] != b[i]), most)
     return common if a[:common].isascii() else 0

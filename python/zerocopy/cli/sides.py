@@ -1,4 +1,4 @@
-"""The sides of a comparison: rows of the catalogue, and where the elements lie.
+"""The two checkpoints of a comparison: the list of tensors of each, and where their elements lie in its files.
 
 Most checkpoints are compared without torch, whose import takes most of the time and memory.
 """
@@ -36,7 +36,7 @@ class Side:
     Parameters
     ----------
     entries : iterable of Entry
-        Its tensors. Those of other objects than dicts and lists have no stride.
+        Its tensors. Tensors of several parts (sparse, ...) have no stride.
     containers : set of str
         The formats of its files.
     values : callable
@@ -65,12 +65,12 @@ class Side:
                 raise OSError(0, "the file changed while it was compared", file)
 
     def ties(self, names: Iterable[str]) -> dict[str, str]:
-        """Return the names that show the same elements as an earlier one of `names`, with the first such name."""
+        """Return the names whose tensors have the same elements as an earlier name's, each with the first such name."""
         ordered = with_ties(self.entries[name]._replace(same_as="", shares_with="") for name in names)
         return {entry.name: entry.same_as for entry in ordered if entry.same_as}
 
     def place(self, entry: Entry) -> elements.Place | None:
-        """Return where the elements of a tensor lie in order; None if they do not."""
+        """Return where a tensor's elements begin, if the file has them contiguous and in row order; else None."""
         if entry.offset is None or entry.shape is None or entry.file not in self._states:
             return None
         in_order = entry.stride == elements.row_major(entry.shape) or not entry.nbytes
@@ -93,7 +93,7 @@ class Side:
     def value_difference(self, one: Any, other: Any) -> str:
         """Return how two values differ, or an empty string."""
         found = elements.atom_difference(one, other)
-        return "" if found is None else found  # two empty containers of one type
+        return "" if found is None else found  # None: two empty containers of the same type
 
 
 def both(a: str, b: str) -> tuple[Side, Side]:
@@ -124,7 +124,7 @@ def _places(a: Side, b: Side, one: Entry, other: Entry) -> tuple[elements.Place,
 
 
 def _plain(path: str) -> Side:
-    """Return a checkpoint whose file names only what zerocopy itself makes."""
+    """Return a checkpoint that refers only to globals that zerocopy builds itself."""
     try:
         located = model_folder.located(path) if "\0" not in path else ""
         if not isinstance(located, str) or not os.path.isfile(located):
@@ -145,7 +145,7 @@ def _state(file: str | int) -> tuple[int, ...]:
 
 
 def _is_plain(file: OpenFile, contents: Contents) -> bool:
-    """Return whether a file names only what zerocopy itself makes, in the order of bytes of this machine."""
+    """Return whether a file refers only to globals that zerocopy builds itself, and has this machine's byte order."""
     if contents.container not in _FORMATS:
         return False
     facts = _core.examine(file.descriptor, file.path, pickles.MAX_GLOBALS)
@@ -160,7 +160,7 @@ def _is_plain(file: OpenFile, contents: Contents) -> bool:
 
 
 def _values(contents: Contents) -> dict[str, Any]:
-    """Return the values that are not tensors; NeedsTorch if one is not known without loading the file."""
+    """Return the values that are not tensors. Raise NeedsTorch if one is known only after a load."""
     return contents.metadata | {value.name: _value_of(value) for value in contents.values}
 
 
@@ -168,7 +168,7 @@ def _value_of(value: Value) -> Any:
     if value.kind in _EMPTY and value.value == 0:
         return _EMPTY[value.kind]
     text = str(value.value)
-    # Longer values are cut, and bytes that are not text look like the backslashes of others.
+    # Longer values are truncated, and an escaped byte cannot be told from a literal backslash.
     is_whole = value.kind == "None" or (
         value.value is not None and len(text) < _MAX_TEXT and "\\" not in text
     )

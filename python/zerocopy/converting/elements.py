@@ -23,7 +23,7 @@ def pieces(tensor: torch.Tensor, dtype: str) -> Iterator[memoryview]:
 
 
 def _blocks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield parts of a tensor, in the order of its elements: as many rows as have so many elements."""
+    """Yield parts of a tensor in row order. Each part has as many rows as fit into `_PIECE` elements."""
     if tensor.numel() <= _PIECE:
         yield tensor
     elif (rows := _PIECE * len(tensor) // tensor.numel()) > 0:
@@ -42,7 +42,7 @@ def elements_of(tensor: torch.Tensor) -> memoryview:
 
 
 def why_not(tensor: torch.Tensor) -> str:
-    """Return why a tensor is more than its elements row by row, or an empty string."""
+    """Return why a tensor cannot be stored as just its elements in row order, or an empty string."""
     if tensor.is_quantized:
         return "quantized"
     if getattr(tensor, "is_nested", False):

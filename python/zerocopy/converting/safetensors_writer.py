@@ -92,9 +92,10 @@ class SafetensorsPlan:
     dtype : torch.dtype, optional
         The dtype for floating-point tensors.
     kept : sequence of str, optional
-        Of tied names those that are written; without any the first; None writes all, and tensors that overlap.
+        Which of the tied names to write. Of a tie without any of these names, the first in the alphabet is written.
+        None writes all names, and overlapping tensors too.
     is_sharded : bool
-        Whether there are several files, which need the entry that says that they are for torch.
+        Whether there are several files. Shards always get the metadata entry ``format: pt``.
 
     Attributes
     ----------
@@ -118,7 +119,7 @@ class SafetensorsPlan:
             name: value
             for name, value in said.items()
             if isinstance(value, str) and is_text(name) and is_text(value)
-            # Readers would take the name of a tensor for a tie, unless the key is the name of a stored tensor.
+            # Readers take an entry for a tie if its value is a tensor's name and its key is not: leave those out.
             if value not in sources.tensors or name in sources.tensors or name in FORMAT
         }
         self._left_out = [name for name in said if name not in stated]
@@ -127,7 +128,8 @@ class SafetensorsPlan:
             raise no_such_name(sources.name, unknown[0], sources.tensors)
         self._ties: dict[str, str] = {}
         if kept is not None:
-            # A name that is left out becomes a key of the metadata, and there is one value for each key.
+            # A tied name that is not written becomes a metadata key, and a key has one value. So names that are keys
+            # already are always written.
             always = dict.fromkeys([*kept, *sorted(stated.keys() | FORMAT.keys())])
             self._ties = tied_names(sources, always)
         names = [name for name in sources.tensors if name not in self._ties]
@@ -164,7 +166,7 @@ class SafetensorsPlan:
         return wanted, described(name, wanted, shape), ""
 
     def units(self) -> list[tuple[list[str], int]]:
-        """Return names that have to be in one file, with their bytes: each tensor is apart."""
+        """Return the groups of names that must share a file, with their bytes. Here each tensor is a group."""
         return [([tensor.name], tensor.nbytes) for tensor in self.tensors]
 
     def left_out(self) -> dict[str, list[str]]:
@@ -213,7 +215,8 @@ class SafetensorsPlan:
     def _metadata_of(self, names: Collection[str]) -> dict[str, str]:
         """Return the metadata of a file of these tensors, as ``safetensors.torch.save_model`` records ties."""
         ties = {dropped: kept for dropped, kept in self._ties.items() if kept in names}
-        # Readers take an entry for a tie if its key is not a stored tensor. Only the shard with that tensor gets it.
+        # Readers take an entry for a tie if its value is a tensor of the file and its key is not. So such an entry is
+        # written only to the shard that stores the tensor of its key.
         metadata = {
             key: value
             for key, value in self._metadata.items()

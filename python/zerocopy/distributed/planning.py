@@ -1,4 +1,4 @@
-"""``shard_plan``: what each rank of a job would read of a checkpoint, worked out on paper."""
+"""``shard_plan``: works out what each rank of a job would read of a checkpoint, without reading it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from zerocopy.lazy.reading.read_plan import ReadPlan
 from zerocopy.lazy.tensor_info import TensorInfo
 from zerocopy.loading.extents import FileVersion, TensorExtents, contiguous_strides
 
-#: How a tensor lies on each dimension of a mesh: the dimension that is split, None where all have the whole of it.
+#: For each dimension of a mesh: the tensor dimension that is split over it, or None if all ranks have the whole tensor.
 Placements = Sequence[Any]
 
 
@@ -52,7 +52,8 @@ class HostReads(NamedTuple):
     bytes_read, requests : int
         Of all its ranks.
     bytes_once : int
-        Each byte of the file once: what comes over the network if the host keeps pages that it has read.
+        Each byte of the file counted once. So many bytes come over the network if the host caches pages that it has
+        read.
     """
 
     host: int
@@ -230,9 +231,10 @@ def shard_plan(
     mesh : sequence of int or DeviceMesh
         The sizes of its dimensions. Ranks count row by row.
     placements : sequence, mapping or callable
-        One entry for each dimension of the mesh: the dimension of the tensor that is split over it, or None where all
-        have the whole; ``Shard`` and ``Replicate`` of ``torch.distributed.tensor`` say the same. For all tensors, or by
-        name, or what a function returns for a ``TensorInfo``. None for a tensor that nobody reads.
+        One entry for each dimension of the mesh: the dimension of the tensor that is split over it, or None if all
+        ranks have the whole tensor. ``Shard`` and ``Replicate`` of ``torch.distributed.tensor`` work too. Give one
+        sequence for all tensors, a mapping by name, or a function of a ``TensorInfo``. Give None in place of a sequence
+        for a tensor that no rank reads.
 
     Returns
     -------
@@ -246,9 +248,10 @@ def shard_plan(
     IndexError
         A tensor does not have the dimension that is split.
     zerocopy.UnsupportedError
-        A placement is a strided shard, as FSDP2 over tensor parallelism has it. Also as ``zerocopy.open``.
+        A placement is a strided shard, as FSDP2 over tensor parallelism has it. Also where
+        ``zerocopy.open`` raises it.
     KeyError, OSError, zerocopy.FormatError, pickle.UnpicklingError
-        As ``zerocopy.open``.
+        Where ``zerocopy.open`` raises it.
 
     Examples
     --------

@@ -72,7 +72,8 @@ def prepared(program: str, arguments: list[str], is_module: bool) -> Callable[[]
         sys.argv = [program, *arguments]
         _lead_path(folder)
 
-    # The second name is that in pickles from spawned processes. multiprocessing set it when it was imported.
+    # `__mp_main__` is the name in pickles from spawned processes. multiprocessing set it to the old `__main__` when it
+    # was imported.
     sys.modules["__main__"] = sys.modules["__mp_main__"] = main
     return start
 
@@ -119,7 +120,8 @@ def _flush() -> None:
 def hide_own_frames(error: BaseException) -> None:
     """Remove this package's frames from a traceback, so that it begins in the program if it is printed.
 
-    The exception itself goes on: how a process ends that was interrupted, say, is for the interpreter.
+    The exception still propagates, because the interpreter decides how the process ends, for example after an
+    interrupt.
     """
     hook = getattr(sys, "excepthook", sys.__excepthook__)  # a program may delete it
     traceback = error.__traceback__
@@ -127,7 +129,7 @@ def hide_own_frames(error: BaseException) -> None:
         traceback = traceback.tb_next
 
     def excepthook(kind: type[BaseException], value: BaseException, _: TracebackType | None) -> None:
-        sys.excepthook = hook  # nor does anything keep the program's frames alive when this is done
+        sys.excepthook = hook  # so that this closure does not keep the program's frames alive
         hook(kind, value.with_traceback(traceback), traceback)
 
     sys.excepthook = excepthook
@@ -136,12 +138,13 @@ def hide_own_frames(error: BaseException) -> None:
 def patch_this_process(share: bool, session: tuple[int, str] | None) -> None:
     """Patch here, and in the Python processes that the program starts. Calling it again changes nothing.
 
-    A forked process is patched as it is. Another Python is patched when it starts, by ``children/sitecustomize.py``.
+    A forked process inherits the patch. Any other Python process is patched when it starts, by
+    ``children/sitecustomize.py``.
 
     Parameters
     ----------
     share : bool
-        Whether kept results are taken.
+        Whether loading functions return kept results.
     session : Session or None
         The session in which those processes start warm; None if they do not.
     """
@@ -159,7 +162,11 @@ def _patch_torch(module: ModuleType) -> None:
 
 
 def patch_loading(share: bool) -> None:
-    """Patch here. A fork server does so ahead: to find all references reads all modules, which a fork copies."""
+    """Patch this process.
+
+    A fork server calls this before it forks. Finding all references touches every module, and a forked process that did
+    so would copy their memory.
+    """
     import_hook.when_imported("torch", _patch_torch)
-    if share:  # over the other: what the server cannot give is loaded by zerocopy.load
+    if share:  # on top of the other patch: zerocopy.load loads the files for which share has no result
         importlib.import_module("zerocopy.share.patches.patch_all").patch_all()

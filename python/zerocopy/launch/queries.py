@@ -1,8 +1,8 @@
 """Records what imports ask of the file system and the import system: other answers might have changed their results.
 
-Python's audit events tell which files are opened and which folders are listed. The functions of ``os.path`` tell of the
-rest: their code is replaced for as long as questions are recorded, so that a module that keeps such a function does not
-keep a wrapper. Calls of ``os.stat`` itself, and of the C library, are not seen.
+Python's audit events tell which files are opened and which folders are listed. The rest comes from the functions of
+``os.path``. Their code objects are replaced while this module records. A wrapper function would not do, because a
+module that imports it then would hold on to it. Calls of ``os.stat`` itself, and of the C library, are not seen.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Queries:
         Files that were opened for reading, paths of which facts were asked, and folders that were listed. They may be
         missing.
     absent : set of str
-        Names of modules outside packages that were not found.
+        Names of top-level modules that were not found.
     """
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ def _heard(function: Any, note: Callable[[Any], None]) -> Iterator[None]:
     original.__kwdefaults__ = function.__kwdefaults__
     kept = f"{_ORIGINAL}{function.__name__}"
     made: dict[str, Any] = {}
-    exec(  # the name of the function, which is none of a stranger's, is all that differs
+    exec(  # only the function's name is inserted, and it comes from the list above
         f"def asked(path, *rest, **options):\n    {_NOTE}(path)\n    return {kept}(path, *rest, **options)\n",
         made,
     )
@@ -120,7 +120,7 @@ def _heard(function: Any, note: Callable[[Any], None]) -> Iterator[None]:
 def state_of(path: str, is_listed: bool = True) -> tuple[int, ...]:
     """Return facts about a file or folder that differ once it has changed; none if it does not exist.
 
-    Of a folder that was not listed, only that it is a folder counts.
+    For a folder that was not listed, the only fact is that it is a folder.
     """
     try:
         found = os.stat(path)

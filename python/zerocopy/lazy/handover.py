@@ -1,4 +1,4 @@
-"""Gives a module's tensors the memory of a state dict's, in the place of the copy that ``load_state_dict`` makes."""
+"""Makes a module's tensors use the memory of a state dict's tensors, where ``load_state_dict`` would make a copy."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from zerocopy._torch import modules
 class Handover:
     """A hook of each module, which runs right before torch copies into the module, when all keys are final.
 
-    It puts the module's own tensor into the state dict, which torch then copies to itself: that reads nothing.
+    The hook puts the module's own tensor into the state dict. torch then copies that tensor to itself, which reads
+    nothing.
 
     Attributes
     ----------
     keep_dtype : bool
         Whether the module's tensors keep their dtypes and kinds.
     moves : bool
-        Whether those on the CPU go to the device of the state dict's.
+        Whether the module's CPU tensors move to the device of the state dict's tensors.
     """
 
     def __init__(self, root: torch.nn.Module, *, keep_dtype: bool, moves: bool) -> None:
@@ -75,7 +76,7 @@ class Handover:
         return self._with_memory(target, given)
 
     def _is_alone(self, target: torch.Tensor) -> bool:
-        """Return whether no other tensor of the module, and no other process, has the memory of a tensor."""
+        """Return whether no other tensor of the module, and no other process, shares the memory of `target`."""
         return modules.owns_memory(target) and target.data_ptr() not in self._aliased
 
     def _with_memory(self, target: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
@@ -88,7 +89,7 @@ class Handover:
         return target
 
     def _replaced(self, target: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-        """Replace a tensor of the module, within the same object where the release can do that."""
+        """Replace a tensor of the module. The object stays the same if this release of torch supports that."""
         is_parameter = isinstance(target, torch.nn.Parameter)
         new = torch.nn.Parameter(tensor, target.requires_grad) if is_parameter else tensor.detach()
         if modules.is_dense(tensor):
@@ -96,7 +97,8 @@ class Handover:
         vars(new).update(vars(target) | vars(new))
         try:
             torch.utils.swap_tensors(target, new)
-        except (AttributeError, RuntimeError):  # before 2.3; a weak reference to it, or one from C++
+        # AttributeError: PyTorch before 2.3. RuntimeError: there is a weak or C++ reference to the tensor.
+        except (AttributeError, RuntimeError):
             for slot in self._slots.get(target, ()):
                 setattr(*slot, new)
             return new

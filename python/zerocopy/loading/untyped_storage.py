@@ -11,8 +11,8 @@ from zerocopy._typing import Bytes
 def untyped_storage(buffer: Bytes, *, allow_readonly: bool = False) -> torch.UntypedStorage:
     """Return an ``UntypedStorage`` over a buffer, without a copy.
 
-    The storage holds the buffer as long as it lives, through every tensor made from it: meanwhile a ``bytearray``
-    cannot be resized nor an ``mmap`` closed (``BufferError``).
+    The storage holds the buffer, and each tensor made from the storage keeps it alive. Until all are gone, a
+    ``bytearray`` cannot be resized and an ``mmap`` cannot be closed (``BufferError``).
 
     Parameters
     ----------

@@ -20,7 +20,7 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 class RemotePath:
-    """The URL of a file, with what is asked of a ``Path``. Nothing is requested to make one."""
+    """The URL of a file, with the methods of ``Path`` that callers here use. Making one sends no request."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -56,7 +56,7 @@ class RemotePath:
         return RemotePath(f"{address.rpartition('/')[0]}/{name}{mark}{query}")
 
     def exists(self) -> bool:
-        """Return whether there is such a file: its beginning is requested."""
+        """Return whether the file exists. This requests its beginning."""
         try:
             self.open()
         except FileNotFoundError:

@@ -1,6 +1,7 @@
 """The settings of torch and Python that decide what a call returns: conditions of its result.
 
-Under some modes (fake tensors, skipped data, ...) nothing is kept and nothing is taken: `why_plain` names them.
+Under some modes (fake tensors, skipped data, ...) results are neither stored nor reused; `why_plain` says which mode
+is active.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def why_plain() -> str:
 
 
 def _function_modes() -> list[Any]:
-    """Return the active modes but those of torch.set_default_device, which `state` has."""
+    """Return the active modes, except those of torch.set_default_device: `state` already records the device."""
     return [mode for mode in context.function_modes() if type(mode).__name__ != "DeviceContext"]
 
 
@@ -62,7 +63,8 @@ def state() -> dict[str, Any]:
         "autocast": _autocast(),
         "optimize": sys.flags.optimize,
     }
-    # To ask for the device imports the module that setting it has imported.
+    # Asking for the default device imports torch.utils._device. Setting a device has imported that module already,
+    # so ask only then.
     if "torch.utils._device" in sys.modules and hasattr(torch, "get_default_device"):
         found["device"] = str(torch.get_default_device())
     return found
@@ -78,7 +80,10 @@ def _autocast() -> str | None:
 
 
 def extensions() -> list[Any]:
-    """Return what the program has added to loading: globals of torch and of zerocopy, and packages of torch."""
+    """Return what the program has registered for loading.
+
+    That is: safe globals of torch, safe globals of zerocopy, and handlers given to torch's ``register_package``.
+    """
     ours = [entry for entry in safe_globals.registered() if not _is_torchs(entry)]
     packages = [
         entry for entry in _torch.registered_packages() if not all(_is_torchs(item) for item in entry[1:])
@@ -87,14 +92,14 @@ def extensions() -> list[Any]:
 
 
 def description() -> str:
-    """Return a text that equal states have in common."""
+    """Return a text that is the same for equal states."""
     added = extensions()
     return repr((state(), namespaces.digest_of(added) if any(added) else None))
 
 
 @functools.lru_cache(maxsize=1024)
 def _is_torchs(entry: Any) -> bool:
-    """Return whether torch itself added an entry: its public classes are for programs to add."""
+    """Return whether torch itself added an entry. Entries for torch's public classes count as the program's."""
     function = getattr(entry, "func", entry)
     module = str(getattr(function, "__module__", ""))
     return module.startswith(("torch._", "torch.distributed.", "torch.nested.", "torch.serialization"))
