@@ -4,13 +4,14 @@
 //   <root>/models/<model>.json     the graph, which only torch.export reads
 //   <root>/data/weights/           weight_<n>: a storage, raw; or a file of torch.save with one tensor
 //                                  <model>_weights_config.json lists them by name (container/payloads.h)
-//   <root>/data/constants/         tensor_<n>: the same of constants; records of other names are objects
+//   <root>/data/constants/         tensor_<n>: a constant, stored in either of these two ways;
+//                                  a record with another name is a pickled object
 //   <root>/data/aotinductor/<model>/
 //                                  libraries; weights_config.json lists views of weights
 //
-// The document is a dict by name, of several programs a dict of such dicts. The key of a storage is
-// the name of its record. If the record is a file of torch.save, the key of the storage in that file
-// follows: "data/weights/weight_0/1".
+// The document is a dict from names to tensors. If there are several programs, it is a dict of such
+// dicts. The key of a storage is the name of its record. If the record is a file of torch.save, the
+// key of the storage in that file follows: "data/weights/weight_0/1".
 #pragma once
 
 #include <map>
@@ -41,7 +42,7 @@ class ProgramArchive final : public ZipArchive {
   struct Inner {
     std::uint64_t begin;  // in this file
     std::unique_ptr<ZipArchive> archive;
-    Extent pickle;  // in the text
+    Extent pickle;  // the extent of its pickle in text_
   };
   struct Listed {
     std::string record;

@@ -65,7 +65,8 @@ Value add_tensor(Document& document, const Storage& storage, std::span<const std
     throw FormatError(std::string(what) + " " + quote(storage.key) + " has too many dimensions");
   const std::span<std::int64_t> stride = std::span(room).first(size.size());
   if (!contiguous(size, stride)) {
-    throw FormatError(std::string(what) + " " + quote(storage.key) + " needs a shape that overflows");
+    throw FormatError(std::string(what) + " " + quote(storage.key) +
+                      " declares a shape whose number of elements overflows");
   }
   return Value::of(add_view(document, storage, *storage.dtype, {0, size, stride},
                             std::string(what) + " " + quote(storage.key)));

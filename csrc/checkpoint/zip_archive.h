@@ -3,10 +3,10 @@
 //   <root>/data.pkl        the pickle
 //   <root>/data/<key>      one storage each, raw
 //   <root>/version         "3\n"; torch reads 1 to 10
-//   <root>/byteorder       "little" or "big"; absent before torch 2.1, which means little
+//   <root>/byteorder       "little" or "big"; absent before torch 2.1: then it is little-endian
 //   <root>/constants.pkl   only in TorchScript archives, which are programs: torch runs them
 //   <root>/constants/<key> storages of that pickle, with keys independent of those of data.pkl
-//   <root>/code/...        its source
+//   <root>/code/...        the source of the program
 //
 // Written by torch/csrc/serialization and caffe2/serialize/inline_container.cc.
 #pragma once
@@ -43,19 +43,20 @@ class ZipArchive : public Archive {
   std::uint64_t behind() const noexcept override { return zip_.behind(); }
 
   // Returns every record, with its local header read and checked, so every byte of the file is
-  // accounted for. If records are many, a thread reads the headers from begin_records() on, and
-  // this call waits for it. Throws what Zip::record throws.
+  // accounted for. If there are many records, begin_records() has started a thread that reads the
+  // headers, and this call waits for it. Throws what Zip::record throws.
   const std::vector<Record>& all_records() const;
 
   // For archives with more than one pickle. records_in() returns the checked records of storages in
-  // a folder. read() returns a record's content, whose size must be in proportion to its stored
-  // bytes. Both throw FormatError.
+  // a folder. read() returns a record's content, and refuses a record that inflates to far more than
+  // its stored bytes. Both throw FormatError.
   const Zip& directory() const noexcept { return zip_; }
   std::vector<Record> records_in(std::string_view folder, std::span<const StorageRequest> storages) const;
   Region read(std::size_t record) const;
 
  protected:
-  // Of an archive that is not torch.save's: reads nothing.
+  // Tag for subclasses whose archive torch.save did not write. The constructor with this tag reads
+  // neither the version nor the byte order.
   struct OfOther {};
   ZipArchive(OfOther /*tag*/, Content content, Zip directory)
       : Archive(std::move(content)), zip_(std::move(directory)) {}

@@ -51,9 +51,10 @@ class File {
   // Makes one pread and returns the number of bytes, 0 at the end of the file. Throws FileError.
   std::size_t read_some(std::uint64_t offset, std::span<std::byte> into) const;
 
-  // Announces sequential reads of these ranges, counted from `start`. Does nothing if the middle range
-  // is in the page cache. Otherwise the kernel starts to read ranges that are far apart. Ranges close
-  // to each other are read before this returns, with the bytes between them.
+  // Tells the kernel that these ranges will be read in order. Their offsets are relative to `start`.
+  // Does nothing if the middle range is in the page cache. Otherwise the kernel reads ranges that are
+  // far apart in the background. Ranges that are close together are read before this returns, with
+  // the bytes between them.
   void expect(std::span<const Extent> ranges, std::uint64_t start) const;
 
   // Reads a range into the page cache. Throws FileError, with ESTALE if the file ends before.
@@ -61,7 +62,8 @@ class File {
 
   // Throws FileError with ESTALE when the file was written or cut since it was opened. Makes one
   // fstat. Some changes are invisible: a second write within one tick of the file system's clock,
-  // and stores through a mapping after the first to a page. tmpfs never dates such stores.
+  // and any store through a mapping to a page that was already stored to. On tmpfs no store through
+  // a mapping updates the file's times.
   void require_unchanged() const;
 
   // Throws FileError if the path cannot be read (ENOENT, ...), names another file, or this file

@@ -30,7 +30,7 @@ class Budget {
     return true;
   }
 
-  // Returns the fixed amount for a file that is `part` bytes of a checkpoint of `whole` bytes.
+  // Returns the share of kFixed for one file of `part` bytes in a checkpoint of `whole` bytes.
   static std::uint64_t fixed_part(std::uint64_t part, std::uint64_t whole) noexcept {
     if (part >= whole) return kFixed;
     return static_cast<std::uint64_t>(static_cast<double>(kFixed) * static_cast<double>(part) /

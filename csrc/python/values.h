@@ -57,8 +57,8 @@ class Values {
   pybind11::object set(const Sequence& sequence);
 
   BuiltObjects made_;
-  const pybind11::object in_progress_ =
-      pybind11::reinterpret_borrow<pybind11::object>(Py_Ellipsis);  // no pickle makes one
+  // Marks a node that is being built. No pickle can produce Ellipsis.
+  const pybind11::object in_progress_ = pybind11::reinterpret_borrow<pybind11::object>(Py_Ellipsis);
   int depth_ = 0;
 };
 

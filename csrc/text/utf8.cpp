@@ -7,7 +7,7 @@ namespace {
 
 struct Sequence {
   std::size_t length;     // 0: not a first byte
-  std::uint32_t payload;  // mask of the first byte's bits in the code point
+  std::uint32_t payload;  // the bits that the first byte contributes to the code point
   std::uint32_t least;    // smaller code points have a shorter form, so this form is refused
 };
 

@@ -14,7 +14,7 @@ from zerocopy import _torch
 from zerocopy._torch.private_names import private
 from zerocopy.errors import UnsupportedError
 
-# DLPack's numbers of kinds of devices.
+# DLPack's codes for device types.
 _CUDA = 2
 _ROCM = 10
 
@@ -95,7 +95,7 @@ def placeholder(
     dtype: torch.dtype,
     requires_grad: bool,
 ) -> torch.Tensor:
-    """Return a tensor of a class without a storage, whose operations come to its ``__torch_dispatch__``."""
+    """Return a tensor of `cls` that has no storage; its operations are passed to the class's ``__torch_dispatch__``."""
     made: torch.Tensor = private("torch.Tensor._make_wrapper_subclass")(
         cls, size, strides=stride, storage_offset=offset, dtype=dtype, requires_grad=requires_grad
     )
@@ -103,7 +103,7 @@ def placeholder(
 
 
 def weak_reference(storage: torch.UntypedStorage) -> Any:
-    """Return torch's number of a weak reference to a storage."""
+    """Make a weak reference to a storage, and return the handle that torch gives for it."""
     return private("torch.UntypedStorage._weak_ref")(storage)
 
 

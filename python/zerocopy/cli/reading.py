@@ -49,7 +49,7 @@ class Report:
     path : str
         The file, as it was given.
     container : str or None
-        Its format; None of a file that could not be read.
+        Its format, or None if the file could not be read.
     reasons : list of Reason
         Why it is not fine; none if it is.
     notes : list of str
@@ -113,7 +113,7 @@ class Examiner(abc.ABC):
 
 @contextlib.contextmanager
 def standard_input(path: str) -> Iterator[str]:
-    """Yield a path that can be opened: of "-" one of what standard input has, whole and in memory.
+    """Yield a path that can be opened. For "-" all of standard input is first copied to a file in memory.
 
     Errors name the path as it was given.
     """

@@ -17,13 +17,14 @@ _MAX_TIED = 100
 class TensorInfo(NamedTuple):
     """The facts that a file states about one tensor.
 
+    All attributes describe the tensor as it is in the file, before ``dtype=`` and ``device=`` convert it.
+
     Attributes
     ----------
     name : str
         Its dotted name.
     shape : torch.Size
-        Like all attributes here, of the tensor in the file, before ``dtype=`` and ``device=`` convert it. Of a nested
-        tensor -1 for each dimension.
+        The size of each dimension; -1 for each dimension of a nested tensor.
     dtype : torch.dtype
         Element type.
     stride : tuple of int
@@ -66,7 +67,7 @@ class TensorInfo(NamedTuple):
 
 
 class Tied:
-    """The names of tensors over one storage. Those of thousands share one tuple."""
+    """The names of the tensors over one storage. If there are thousands, most of them share one tuple."""
 
     def __init__(self, names: list[str]) -> None:
         self._first = dict.fromkeys(names[: _MAX_TIED + 1])

@@ -24,7 +24,8 @@ from zerocopy.loading.options import LoadOptions
 from zerocopy.loading.readers import dcp_folder
 
 _MAX_NAMES = 3  # tensors that the short report names for each reason
-_READ = "the file is read, not mapped"  # the native extension's reason for buffers and other backends
+# The native extension gives this reason for buffers, and for every backend but mmap.
+_READ = "the file is read, not mapped"
 
 
 class StorageExplanation(NamedTuple):
@@ -41,7 +42,7 @@ class StorageExplanation(NamedTuple):
     location : str
         The device it was saved from.
     offset : int
-        Where its bytes begin, from where the checkpoint begins in the file.
+        Offset of its bytes, counted from the start of the checkpoint within the file.
     how : {"mapped", "copied", "inflated"}
         Shared with the file, or read into private memory, or decompressed into it.
     why : str
@@ -180,7 +181,8 @@ def explain(path: File, *, backend: Backend = "auto", mode: Mode = "c") -> Expla
     Raises
     ------
     OSError, zerocopy.FormatError, zerocopy.UnsupportedError, pickle.UnpicklingError
-        As ``load``; the last only for what no safe reader can follow, not for globals that are on no list.
+        As ``load``. UnpicklingError is raised only for a pickle that no safe reader can follow: a global that is on no
+        allow-list is not an error here.
 
     Examples
     --------
@@ -234,7 +236,7 @@ def _storages_of(archive: _C.Archive, held: list[str] | None = None) -> list[Sto
             names[entry.storage].append(name)
         if held is not None:
             held += native.names()
-    # A StoragePlacement has the same fields in the same order; by name each would take twice as long.
+    # A StoragePlacement has the same fields in the same order. Passing them as keywords would take twice as long.
     return [StorageExplanation._make((*storage, tuple(names[storage.key]))) for storage in archive.explain()]
 
 
@@ -244,8 +246,8 @@ def _described(archive: _C.Archive) -> _C.Lazy:
 
 
 def _is_in_rows(archive: _C.Archive) -> bool:
-    """Return False if the one dense tensor of an archive does not lie row by row. The file does not tell of others."""
-    with contextlib.suppress(Error, pickle.UnpicklingError):  # as where names are made
+    """Return False if the archive is a single dense tensor that is not stored row by row, otherwise True."""
+    with contextlib.suppress(Error, pickle.UnpicklingError):  # the same errors are ignored in _storages_of
         native = _described(archive)
         if native.names() == [""] and (entry := native.entry(0)).is_dense:
             return torch.empty_strided(entry.shape, entry.stride, device="meta").is_contiguous()

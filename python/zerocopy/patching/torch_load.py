@@ -29,13 +29,15 @@ log = logging.getLogger("zerocopy")
 
 _UNSET: Any = object()
 _PICKLE_ARGUMENTS = ("fix_imports", "encoding", "errors", "buffers")
-_ASKED_FOR = ("read", "readline", "seek", "tell")  # of file objects, by torch.load
+_ASKED_FOR = ("read", "readline", "seek", "tell")  # the attributes that torch.load requires of a file object
 
 
 class RefusedError(RuntimeError, pickle.UnpicklingError):
-    """A file that is not given to releases before 2.6, whose weights_only unpacks tar archives and runs TorchScript.
+    """Raised for a refused file on torch before 2.6.
 
-    These releases raise a RuntimeError for a fault of the archive, and an UnpicklingError for a fault of the pickle.
+    Such a file is not passed on to torch.load there, because its weights_only unpacks tar archives and runs
+    TorchScript. These releases raise a RuntimeError for a fault of the archive, and an UnpicklingError for a fault of
+    the pickle.
     """
 
 
@@ -57,17 +59,17 @@ def load_for(original: Function) -> Function:
     takes_mmap = "mmap" in parameters
 
     def load(*args: Any, **kwargs: Any) -> Any:
-        # Pickled tensors come this way, in 25 us each: nothing else is looked at before.
+        # Unpickling a tensor calls torch.load on a BytesIO. That takes about 25 us, so this case is tested first.
         if kwargs.get("weights_only", default) is False and args and _is_pickle_in_memory(args[0]):
-            return _hand_over(original, "a pickle in memory, which torch loads as soon", *args, **kwargs)
+            return _hand_over(original, "a pickle in memory, which torch loads just as fast", *args, **kwargs)
         _torch.log_usage("torch.load")
         try:
             call = _call(*args, **kwargs)
-        except TypeError:  # the original says it in its own words
+        except TypeError:  # the original raises its own message
             return original(*args, **kwargs)
         weights_only = _weights_only(call, default)
         if weights_only is None:
-            reason = "the environment has torch warn or raise about weights_only"
+            reason = "environment variables make torch warn or raise about weights_only"
             return _hand_over(original, reason, *args, **kwargs)
         reason = _why_not_ours(call, weights_only, takes_mmap)
         if reason:
@@ -81,11 +83,11 @@ def load_for(original: Function) -> Function:
 
 
 def _warn_of_default(original: Function) -> None:
-    """Issue the warning of `original` about a missing weights_only, by such a call of a small file."""
+    """Make `original` issue its warning: call it on a tiny file without weights_only."""
     file = io.BytesIO()
     torch.save(None, file)
     file.seek(0)
-    original(file, mmap=False)  # which a program may have set to True for all calls
+    original(file, mmap=False)  # because a program may have made mmap=True the default
 
 
 def _call(
@@ -114,7 +116,7 @@ def _weights_only(call: Call, default: Any) -> bool | None:
 
 
 def _why_not_ours(call: Call, weights_only: bool, takes_mmap: bool) -> str:
-    """Return why a call goes to the original by its arguments, or an empty string."""
+    """Return why this call's arguments send it to the original, or an empty string."""
     is_path = isinstance(call.f, (str, os.PathLike))
     if (
         not is_path
@@ -134,7 +136,7 @@ def _why_not_ours(call: Call, weights_only: bool, takes_mmap: bool) -> str:
         return "mmap=, which this release does not know"
     maps = context.maps_by_default() if call.mmap in (_UNSET, None) else call.mmap
     if maps and not (is_path and context.maps_privately()):
-        return "mmap=True of something else than a path, or shared"
+        return "mmap=True with something other than a path, or with a shared mapping"
     if isinstance(call.map_location, bytes):
         return "map_location is bytes, which torch refuses"
     if not weights_only and call.pickle_module in (None, pickle) and not _are_known(call.pickle_load_args):
@@ -199,18 +201,18 @@ def _load(original: Function, call: Call, weights_only: bool) -> Any:
         result = loader.load_diagnosed(f, options, require)
         tally.add_served(placement)
         return result
-    except diagnosis.UNKNOWN as error:  # the original says what it thinks of such a file
+    except diagnosis.UNKNOWN as error:  # the original raises its own error for such a file
         reason = str(error)
-        if ": this is " in reason:  # which the original does not see
+        if ": this is " in reason:  # a diagnosis, which the original's error does not contain
             log.warning("%s", reason)
     except (Error, pickle.UnpicklingError) as error:
         is_damaged = not isinstance(error, UnsupportedError) or isinstance(error, diagnosis.DIAGNOSES)
         if weights_only and is_damaged and not _torch.safe_by_default():
             tally.add_failed()
-            # The words of these releases for a global, by which programs know a refusal.
+            # Old releases say this for a refused global, and programs match on it.
             words = "Unsupported class: " if isinstance(error, pickle.UnpicklingError) else ""
             raise RefusedError(f"{words}{error}") from error
-        if not weights_only and isinstance(error, pickle.UnpicklingError):  # pickle's own words
+        if not weights_only and isinstance(error, pickle.UnpicklingError):  # pickle's own message
             tally.add_failed()
             raise
         reason = str(error)
@@ -237,7 +239,7 @@ def _require_only_a_load(archive: _C.Archive, options: LoadOptions) -> None:
 
 
 def _placement_of(archive: _C.Archive, options: LoadOptions) -> Counter[str]:
-    """Return the bytes of an archive by the way they come to memory; nothing if no line is logged at the end."""
+    """Count an archive's bytes by how they are loaded; empty if no summary will be logged when the process ends."""
     if not tally.will_be_reported() or archive.is_torchscript:
         return Counter()
     found: Counter[str] = Counter()

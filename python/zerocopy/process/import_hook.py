@@ -1,7 +1,7 @@
-"""Acting on a module as soon as it has been imported, by whomever, and importing nothing for it.
+"""Calls functions with a module as soon as the program has imported it, without importing it for them.
 
-To import a module before the program does would settle what the program may want to say first, in ``os.environ``: how
-many threads torch has, for one.
+If a module were imported before the program does so, settings that the program makes in ``os.environ`` before its own
+import would come too late, such as the number of torch's threads.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OWN = __name__.partition(".")[0] + "."
 
 
 class _Thread(threading.local):
-    """The imports of this package that a thread is in, and what it calls when they have ended."""
+    """How many modules of this package the thread is importing, and the calls that are due when they have ended."""
 
     def __init__(self) -> None:
         self.depth = 0
@@ -37,7 +37,8 @@ _thread = _Thread()
 def when_imported(name: str, act: Act) -> None:
     """Call `act` with a module: now, if it is there, else when its import has ended well.
 
-    If a module of this package imports it, `act` is called when that module has been imported too: it may need it.
+    If a module of this package imports it, `act` is called when that module has been imported too: `act` may need that
+    module.
     """
     with _lock.held():
         module = sys.modules.get(name)
@@ -50,7 +51,7 @@ def when_imported(name: str, act: Act) -> None:
 
 
 def forget(act: Act) -> None:
-    """Wait no more with what :func:`when_imported` was given."""
+    """Cancel an `act` that was passed to :func:`when_imported`."""
     with _lock.held():
         for name, acts in list(_awaited.items()):
             left = [other for other in acts if other != act]
@@ -67,7 +68,7 @@ def _set_awaited(name: str, acts: list[Act]) -> None:
 
 
 class _Finder:
-    """Finds nothing itself: it has the loader that another one found call what waits for the module."""
+    """Finds nothing itself: it lets another finder find the loader, and makes it call the waiting functions."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -89,7 +90,7 @@ _FINDER = _Finder()
 
 
 def _call_due() -> None:
-    """Call what is due, in order. What becomes due meanwhile, by an import of this package, comes after the rest."""
+    """Make the calls that are due, in order. A call that becomes due meanwhile is made after the others."""
     _thread.depth += 1
     try:
         while _thread.due:

@@ -28,7 +28,7 @@ _UNITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: to
 
 
 class _Target(NamedTuple):
-    """A strided tensor on the CPU that parts are read into: the memory of its storage, and where there it begins."""
+    """A strided CPU tensor that parts are read into: its storage's memory, and the tensor's first byte in it."""
 
     tensor: torch.Tensor
     memory: memoryview
@@ -45,7 +45,7 @@ class _Task(NamedTuple):
 
 
 def run(files: list[FileReads], targets: Sequence[torch.Tensor]) -> None:
-    """Read files into tensors, which :func:`is_direct` allows.
+    """Read files into tensors. :func:`is_direct` must be true of each tensor.
 
     Raises
     ------
@@ -170,15 +170,14 @@ def _read_rows(task: _Task, segment: Segment, target: _Target) -> None:
         for _ in range(segment.rows):
             run = memory[at : at + nbytes]
             if read(task.descriptor, (run,), offset) != nbytes:
-                _read_all(
-                    task, run, offset
-                )  # once more: it takes several calls, or there is an error to tell
+                # Read again: the read was short, or the file ends here and this raises the error.
+                _read_all(task, run, offset)
             offset += segment.step
             at += segment.target_step
 
 
 def _read_all(task: _Task, buffer: memoryview, offset: int) -> None:
-    """Fill a buffer from a file. One call of the system usually does it."""
+    """Fill a buffer from a file. Usually one system call is enough."""
     while buffer:
         with naming(task.path):
             got = os.preadv(task.descriptor, (buffer,), offset)
@@ -212,7 +211,7 @@ def is_direct(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
 
 
 def _has_own_elements(tensor: torch.Tensor) -> bool:
-    """Return whether no two elements of a tensor surely share memory; torch refuses to write to others."""
+    """Return True only if it is certain that no two elements share memory: otherwise torch refuses to write."""
     if tensor.is_contiguous() or tensor.stride() == contiguous_strides(tuple(tensor.shape)):
         return True
     reach = 1

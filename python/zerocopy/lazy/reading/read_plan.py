@@ -21,7 +21,7 @@ class FileReads(NamedTuple):
     version : FileVersion or None
         The file is refused if it has another one when it is read.
     requests : list of Segment
-        In ascending order. Each is one request, or one for each of its rows.
+        In ascending order. A segment stands for one request, or, if it has rows, for one request per row.
     """
 
     path: str
@@ -95,7 +95,7 @@ class ReadPlan:
     def _lines(self) -> Iterator[str]:
         yield (
             f"{display.size(self.nbytes)} of tensors, by {display.count(self.requests, 'request')} "
-            f"of {display.size(self.bytes_read)}"
+            f"for {display.size(self.bytes_read)} in all"
         )
         for file in self.files:
             name = display.shown(Path(file.path).name)

@@ -135,7 +135,8 @@ def keep_for_good(block: torch.Tensor) -> None:
     """Keep page-locked memory until the process ends.
 
     torch's allocator records a CUDA event when such memory is freed. If CUDA refuses, torch aborts the process. CUDA
-    refuses on a broken device and in a forked child, at the latest when modules are cleared at exit.
+    refuses on a broken device and in a forked child. There the memory would be freed when modules are cleared at exit,
+    at the latest.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(block))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 #: The attribute of an ``OrderedDict`` that holds the metadata of a .safetensors file.
 METADATA = "safetensors_metadata"
 
-#: By torch's names, in the order of the format's own enumeration, by which its writer sorts: the most strictly aligned
-#: come last here, and first in a file. One name a line would hide that order.
+#: Keys are torch's names. The order is that of the format's enumeration. The format's writer sorts by it, in reverse:
+#: the most strictly aligned dtypes come last here and first in a file. One name a line would hide that order.
 DTYPES = {
     "bool": "BOOL", "float4_e2m1fn_x2": "F4", "uint8": "U8", "int8": "I8", "float8_e5m2": "F8_E5M2",
     "float8_e4m3fn": "F8_E4M3", "float8_e8m0fnu": "F8_E8M0", "float8_e4m3fnuz": "F8_E4M3FNUZ",

@@ -14,7 +14,10 @@ def identity(status: os.stat_result) -> Identity:
 
 
 def is_same(one: Identity, other: Identity, within_boot: bool) -> bool:
-    """Return whether two identities are of one unchanged file. Numbers of devices count within one boot."""
+    """Return whether two identities are of one unchanged file.
+
+    Device numbers are compared only if both identities are from the same boot.
+    """
     return one[1:] == other[1:] and (one[0] == other[0] or not within_boot)
 
 

@@ -100,6 +100,6 @@ def _has_numpy() -> bool:
 
 
 def _is_fresh(state: bytes) -> bool:
-    """Return whether NumPy's generator was only seeded when NumPy was imported: its position is then at the end."""
+    """Return whether nothing has happened to NumPy's generator since the import seeded it: it stands at its end."""
     position: Any = pickle.loads(state)[2]
     return int(position) == 624
