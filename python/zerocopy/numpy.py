@@ -45,8 +45,7 @@ class Arrays(Mapping[str, Array]):
     """
 
     def __init__(self, path: str, homes: dict[str, Callable[[str], Array]]) -> None:
-        """Initialise with a function for each name, which makes the array."""
-        self._path, self._homes, self._closed = path, homes, False
+        self._path, self._homes, self._closed = path, homes, False  # homes: functions that make the arrays
 
     def __getitem__(self, name: str) -> Array:
         homes = self._opened()
