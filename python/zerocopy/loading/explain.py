@@ -1,4 +1,4 @@
-"""``zerocopy.explain``: how the bytes of each storage of a checkpoint come to memory, and why."""
+"""``zerocopy.explain``: how the bytes of each storage of a checkpoint are loaded, and why."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def explain(path: File, *, backend: Backend = "auto", mode: Mode = "c") -> Expla
 
 
 def _of_file(f: Any, backend: str, mode: str, names: list[str] | None = None) -> Explanation:
-    """Return how a file comes to memory, and append the names of its tensors to `names`."""
+    """Return how the storages of a file are loaded, and append the names of its tensors to `names`."""
     f = remote.opened(f)
     begin = inputs.position_of(f)
     name = inputs.name_of(f)

@@ -26,14 +26,14 @@ from zerocopy.loading.formats.model_folder import located as located
 
 Backend = str
 
-# Of what is read from file objects that are not simply a file.
+# Sizes of the pieces in which a file object is read, if it is not simply a file.
 _FIRST_PIECE = 1 << 16
 _MODES = ("c", "r", "r+")
 _MAX_PIECE = 1 << 23
 _MAX_PATH = 4096
-_WITHOUT_WAITING = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # for whoever writes to a pipe
+_WITHOUT_WAITING = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # for a writer of a pipe
 
-# File objects that only pass on to another, and the attribute that holds it.
+# File objects that only wrap another one, and the attribute that holds the wrapped one.
 _WRAPPERS = {
     ("tempfile", "_TemporaryFileWrapper"): "file",
     ("fsspec.implementations.local", "LocalFileOpener"): "f",
@@ -46,14 +46,15 @@ def open_archive(
     """Open a checkpoint without reading its data.
 
     A path, or an unwrapped file object of a real file, is mapped or read as the backend says: mapped as a whole, or in
-    `windows` that come and go with the storages in them. Buffers and :class:`mmap.mmap` objects are used as
-    they are. Other file objects are read to their end; or `by_position`, where something is needed, if they can seek.
+    `windows`, each of which is unmapped with its last storage. Buffers and :class:`mmap.mmap` objects are used as they
+    are. Other file objects are read to their end. With `by_position`, those that can seek are read only where something
+    is needed.
     """
     if mode not in _MODES:
         raise ValueError(f"mode must be 'c', 'r' or 'r+', not {mode!r}")
     if isinstance(f, (str, os.PathLike)):
         path = encoded(f)
-        sys.audit("open", name_of(f), "rb", os.O_RDONLY)  # as Python's own open() says it
+        sys.audit("open", name_of(f), "rb", os.O_RDONLY)  # the event that Python's own open() raises
         name, strategy = name_of(f), backends.strategy_for(path, backend, windows=windows)
         try:
             archive = _attempt(
@@ -102,8 +103,8 @@ def open_archive(
             name,
         )
     if isinstance(f, remote.RemoteFile):
-        return _open_buffer(f.rest(), "r", name)  # which copies only misaligned records
-    # Private from here on, yet perhaps the file object's own bytes: mode "c" copies what is used.
+        return _open_buffer(f.rest(), "r", name)  # in mode "r" only misaligned records are copied
+    # The bytes may still belong to the file object (BytesIO), so mode "c" copies those that are used.
     return _open_buffer(rest_of(f), "c", name)
 
 
@@ -201,7 +202,7 @@ def descriptor_of(path: str | bytes | os.PathLike[str]) -> Iterator[int]:
 
 
 def position_of(f: Any) -> int | None:
-    """Return where a file object stands; None for a path, a buffer, a pipe, a socket."""
+    """Return the position of a file object; None for a path, a buffer, a pipe, a socket."""
     if not (hasattr(f, "tell") and hasattr(f, "seek")):
         return None
     try:
@@ -240,15 +241,15 @@ def rest_of(f: Any) -> Any:
 
 
 def _content_of(f: Any) -> Any:
-    if type(f) is io.BytesIO:  # getbuffer() would copy what it shares with the bytes it was made of
+    if type(f) is io.BytesIO:  # getbuffer() would copy bytes that the object only shares
         return memoryview(f.getvalue())[f.tell() :]
-    # A class of Python's io may have another read() and the readinto() it inherited.
+    # A subclass of Python's io classes may override read(), and inherit a readinto() that does not use it.
     if isinstance(f, io.IOBase) or not hasattr(f, "readinto"):
         try:
             return f.read()
         except TypeError:
             if _takes_nothing(f.read):
-                raise  # from within
+                raise  # the error comes from within read()
             raise _is_no_input(f) from None
     content, piece = bytearray(), bytearray(_FIRST_PIECE)
     while got := f.readinto(piece):
@@ -279,7 +280,7 @@ def name_of(f: Any) -> str:
 
 
 def _unwrapped(f: Any) -> Any:
-    """Return the file object in one that only passes on to it."""
+    """Return the file object that another one wraps, or `f` itself."""
     kind = type(f)
     inner = _WRAPPERS.get((kind.__module__, kind.__qualname__))
     return f if inner is None else getattr(f, inner)

@@ -57,8 +57,8 @@ def load(
     ----------
     f : str, PathLike, binary file object or buffer
         The index of a sharded checkpoint (``*.index.json``), or the folder that has one, gives a dict of all its
-        tensors. A file at a URL is transferred. A file object is read from its current position; one that is not simply
-        a file on disk to its end.
+        tensors. A file at a URL is transferred. A file object is read from its current position. If it is not simply
+        a file on disk, it is read to its end.
         The storages of a buffer, or of an ``mmap.mmap`` from its current position, are copied unless `mode` says
         otherwise.
     map_location : optional
@@ -67,18 +67,18 @@ def load(
     pickle_module : module, optional
         Where ``Unpickler`` comes from if `weights_only` is false; default ``pickle``.
     weights_only : bool
-        True (and None), on every release: the file is read by a machine that has no way to call what it names, other
-        than the running release's allow-list and the user's (``zerocopy.safe_globals``,
-        ``torch.serialization.add_safe_globals``). False: the file may run any code. The source that a legacy file
-        has of its modules' classes is not compared with today's; the patched ``torch.load`` leaves that to torch.
+        True or None, on every release: of the globals that the file names, only those on the running release's
+        allow-list and on the user's (``zerocopy.safe_globals``, ``torch.serialization.add_safe_globals``) can be
+        called. False: the file may run any code. The source code that a legacy file holds for its modules' classes is
+        not compared with today's source; the patched ``torch.load`` leaves that to torch.
     mmap : bool, optional
         True for ``backend="mmap"``, False for ``backend="pread"``.
     backend : {"auto", "mmap", "pread", "direct"}
-        How storages come to memory. "mmap": mapped, read when they are touched. "pread": read into private memory, by
-        several threads; past the page cache (``O_DIRECT``) for bytes that it does not hold, where the file system can.
-        "direct": always past the page cache. "auto": mapped, and on a network file
-        system read ahead by many requests at once. Default from ``ZEROCOPY_BACKEND``; ``ZEROCOPY_NUM_THREADS`` bounds
-        the threads. The logger ``zerocopy`` says at INFO what "auto" chose.
+        How storages are loaded. "mmap": mapped, and read when they are touched. "pread": read into private memory by
+        several threads. Bytes that the page cache does not hold are read past it (``O_DIRECT``) if the file system
+        permits. "direct": always read past the page cache. "auto": mapped; on a network file system also read ahead by
+        many requests at once. ``ZEROCOPY_BACKEND`` sets the default, and ``ZEROCOPY_NUM_THREADS`` limits the threads.
+        The logger ``zerocopy`` says at INFO what "auto" chose.
     mode : {"c", "r", "r+"}
         "c": copy-on-write; in-place writes work, and neither the file nor anybody else sees them. "r": read-only
         pages; a write kills the process. "r+": writes reach the file.
@@ -87,7 +87,7 @@ def load(
         return a ``zerocopy.Stub`` in place of each object that needs the global, with the object's arguments,
         state and tensors. Nothing is imported or run.
     strict : bool
-        Whether an index of shards that is wrong raises FormatError. With False, what the shards have is returned,
+        Whether a wrong index of shards raises FormatError. With False, the tensors that the shards have are returned,
         and one warning names what is missing.
     **pickle_load_args
         ``encoding`` (default "utf-8") for files that Python 2 wrote; others for `weights_only` false only.
@@ -95,7 +95,7 @@ def load(
     Returns
     -------
     object
-        The saved object. Of a ``.safetensors`` file, an HDF5 file and several files: a dict of tensors by name.
+        The saved object. For a ``.safetensors`` file, an HDF5 file or several files: a dict from names to tensors.
 
     Raises
     ------
@@ -105,18 +105,18 @@ def load(
     zerocopy.FormatError
         The bytes contradict the format: truncated, overlapping, out of range.
     pickle.UnpicklingError
-        The file names globals that are on no allow-list. Nothing was imported or run. The message names five of them,
-        the attribute ``globals`` of the error has all.
+        The file names globals that are on no allow-list. Nothing was imported or run. The message names five of these
+        globals. The error's attribute ``globals`` has all of them.
     zerocopy.UnsupportedError
         Legal, but not supported: TorchScript, a program of torch.export, encryption, a dtype that this release of
         PyTorch lacks, ...
 
     Notes
     -----
-    Of an HDF5 file that no ``torch.save`` wrote groups become dicts and datasets tensors. Texts and attributes are left
-    out; a warning names datasets of numbers that no tensor holds. Links to other files are never followed.
+    In an HDF5 file without a pickle, groups become dicts and datasets become tensors. Texts and attributes are left
+    out; a warning names datasets of numbers that a tensor cannot hold. Links to other files are never followed.
 
-    Truncating a file while its tensors are alive makes touching them a bus error, as with every mapping. Programs
+    If a file is truncated while its tensors are alive, touching them is a bus error, as with every mapping. Programs
     that replace a file should write another one and rename it; ``backend="pread"`` is immune.
 
     Examples
@@ -135,12 +135,12 @@ def load(
 
 
 def load_weights(f: Any, options: LoadOptions) -> Any:
-    """Load, with options that were checked. Of a program the weights are returned."""
+    """Load with checked options. For a program, return its weights."""
     return _loading(f, options, None)()
 
 
 def _loading(f: Any, options: LoadOptions, require: Require | None) -> Callable[[], Any]:
-    """Return the function that loads a file, an index or a folder. The caller's frame calls it: warnings name that."""
+    """Return the function that loads a file, an index or a folder. The caller calls it: warnings count frames."""
     match inputs.located(f, options.strict):
         case shard_index.Index() as index:
             # A shard cannot be an index or a folder: a few of these could name each other without end.

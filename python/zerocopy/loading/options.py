@@ -78,7 +78,7 @@ def _require_known(pickle_args: dict[str, Any], weights_only: bool) -> None:
 
 
 def is_weights_only(weights_only: bool | None, unknown: str) -> bool:
-    """Return whether nothing of the file may run: None is the default, as for torch, and the default is safe.
+    """Return whether nothing of the file may run. None is the default, as for torch, and means True.
 
     Raises ValueError unless `unknown` is "refuse" or "stub", and agrees with `weights_only`.
     """

@@ -49,7 +49,7 @@ def _own_modes(status: os.stat_result) -> Iterator[int]:
                 flags = fcntl.fcntl(int(number), fcntl.F_GETFL)
                 if not flags & os.O_PATH:
                     yield flags & os.O_ACCMODE
-        except OSError:  # that of the listing is closed
+        except OSError:  # the descriptor of the listing itself is closed by now
             continue
 
 
@@ -69,7 +69,7 @@ def _has_other_users(descriptor: int) -> bool | None:
 
 
 def _is_mapped(descriptor: int) -> bool:
-    """Return whether this process maps a file, or another that it may look at does."""
+    """Return whether a file is mapped by this process, or by another that this process may inspect."""
     identity = identity_of(descriptor)
     return identity is not None and any(f" {identity} ".encode() in maps for maps in _all_maps())
 

@@ -87,7 +87,7 @@ class SafeOpen:
         self._kind, self._open_original, self._original = kind, original, None
 
     @property  # type: ignore[misc]
-    def __class__(self) -> Any:  # what isinstance asks
+    def __class__(self) -> Any:  # isinstance asks for it
         return self._kind if isinstance(self._kind, type) else SafeOpen
 
     def keys(self) -> list[str]:
@@ -175,13 +175,13 @@ def _open(filename: Any) -> Checkpoint:
 
 
 def _require_safetensors(container: str) -> None:
-    """Raise for files of other formats, so that the package refuses them: programs tell formats apart by that."""
+    """Raise for files of other formats, so that the package's own error tells programs that it is another format."""
     if container != "safetensors":
         raise UnsupportedError(f"its format is {container}")
 
 
 def _why_not_ours(call: Call) -> str:
-    """Return why a call goes to the original by its arguments, or an empty string."""
+    """Return why this call's arguments send it to the original, or an empty string."""
     if not isinstance(call.filename, (str, os.PathLike)):
         return "no path"
     if call.device != "cpu":  # safetensors refuses torch.device("cpu") itself

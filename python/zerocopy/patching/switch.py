@@ -1,8 +1,8 @@
 """``zerocopy.patch`` and ``patched``: which functions are replaced, for which threads, and until when.
 
 A replacement stays in place as long as any thread wants it, and asks on every call whether the calling thread does.
-Other threads get the original, and a replacement that somebody else has wrapped can stay where it is. So what a signal
-handler interrupts is whole at each step: replacements come before anybody wants them, and go after nobody does.
+Other threads get the original, and a replacement that somebody else has wrapped can stay where it is. A signal handler
+may interrupt any step, so a replacement is put in place before a thread wants it, and removed after the last one does.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from zerocopy.process.replacements import Replacements, lock
 
 Function = Callable[..., Any]
 
-# The functions that can be replaced, and what makes each replacement. The first two parts are always patched, the
-# others on request. `rebind` also replaces references that other modules took before.
+# The functions that can be replaced, and the function that makes each replacement. The first two parts are always
+# patched, the others on request. `rebind` also replaces references that other modules took before.
 _LOAD, _SAVE, _JIT, _SAFETENSORS, _EXPORT = "load", "save", "jit", "safetensors", "export"
 _JITS = torch.jit, script.serialization
 
@@ -88,7 +88,8 @@ def patch(
     Raises
     ------
     zerocopy.UnsupportedError
-        If `safetensors` is asked for, and the package is not there; if `export` is, and the release has other archives.
+        `safetensors` is true and the package is not installed, or `export` is true and this release of torch has other
+        archives.
 
     Examples
     --------
@@ -212,7 +213,7 @@ def _parts(jit: bool, safetensors: bool, export: bool) -> list[str]:
 
 
 def _export_targets() -> tuple[_Target, ...]:
-    programs.require_export()  # which takes a second to import
+    programs.require_export()  # imports torch.export, which takes a second
     from zerocopy.patching import torch_export
 
     return ((torch.export, "load", torch_export.load_for),)
@@ -258,7 +259,7 @@ def _choice(make: Callable[[Function], Function], part: str, original: Function)
 
 
 def _class_for(original: type, choose: Function) -> type:
-    """Return a class in place of a class, which programs also ask ``isinstance`` of and write into annotations."""
+    """Return a class that replaces another: programs also use it in ``isinstance`` and in annotations."""
 
     class Calling(type):
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:

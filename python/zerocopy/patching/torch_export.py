@@ -22,7 +22,7 @@ def load_for(original: Function) -> Function:
     def load(*args: Any, **kwargs: Any) -> Any:
         try:
             f, options = _call(*args, **kwargs)
-        except TypeError:  # the original says it in its own words
+        except TypeError:  # the original raises its own message
             return original(*args, **kwargs)
         begin = inputs.position_of(f)
         try:

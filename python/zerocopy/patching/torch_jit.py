@@ -38,7 +38,7 @@ def load_for(original: Function) -> Function:
         nonlocal recorded
         try:
             call = _call(*args, **kwargs)
-        except TypeError:  # the original says it in its own words
+        except TypeError:  # the original raises its own message
             return original(*args, **kwargs)
         reason = _why_not_ours(call)
         begin = inputs.position_of(call.f)
@@ -64,7 +64,7 @@ def _call(f: Any, map_location: Any = None, _extra_files: Any = None, _restore_s
 
 
 def _why_not_ours(call: Call) -> str:
-    """Return why a call goes to the original by its arguments, or an empty string."""
+    """Return why this call's arguments send it to the original, or an empty string."""
     if not isinstance(call.f, (str, os.PathLike)):
         if not hasattr(call.f, "read") or inputs.position_of(call.f) is None:
             return "neither a path nor a file object that can seek"

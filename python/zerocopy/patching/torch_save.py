@@ -1,8 +1,8 @@
 """``torch.save`` over a file that a process has mapped, or has open to read lazily from it.
 
-torch.save truncates the file. A process that has mapped it dies of SIGBUS at the next touch, be it the program itself,
-which resumes from a checkpoint and saves to the same path, or another rank that still has it. A new file that is
-renamed leaves the mapped file as it is.
+torch.save truncates the file. A process that has mapped the file then dies of SIGBUS when it touches the mapping. This
+can be the program itself, which resumes from a checkpoint and saves to the same path, or another rank. If a new file is
+renamed to the path instead, the mapped file stays as it is.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def save_for(original: Function) -> Function:
         if target is None:
             return original(*args, **kwargs)
         with Turn(os.fspath(target)) as turn:
-            turn.give_way = bool  # a call within this one writes to the same file
+            turn.give_way = bool  # a call within this one may go on: it writes to the same file
             turn.wait()
             if not os.access(target, os.W_OK, effective_ids=True) or not is_read(target):
                 return original(*args, **kwargs)
         with _replacing(target) as new:
-            # For bytes, which releases of torch refuse, each in its own words, there is nothing else to write to.
+            # Releases of torch refuse a path of type bytes, each with its own message. So they must get bytes.
             file: Any = os.fsencode(new.path) if isinstance(f, bytes) else new
             if len(args) > 1:
                 result = original(args[0], file, *args[2:], **kwargs)

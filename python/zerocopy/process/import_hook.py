@@ -113,7 +113,7 @@ def _act_after(loader: Any, name: str) -> None:
         with _lock.held():
             acts = _awaited.get(name, [])
             _set_awaited(name, [])
-        there = sys.modules.get(name, module)  # some put another object there
+        there = sys.modules.get(name, module)  # some modules put another object there
         _thread.due += [functools.partial(act, there) for act in acts]
         if not _thread.depth:
             _call_due()

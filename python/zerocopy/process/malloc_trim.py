@@ -1,4 +1,4 @@
-"""Gives back to the system what the C library keeps of freed memory: tensors that come and go would add up there."""
+"""Returns to the system freed memory that the C library keeps: that of tensors that come and go would add up."""
 
 from __future__ import annotations
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import errno
 import os
 
-#: Memory that is not there: a write from a mapping behind the end of its file.
+#: The message for EFAULT: a write took bytes from a mapping, behind the end of the mapped file.
 CUT = "a file that is mapped was cut"
 
 
 class naming:
-    """A block, whose ``OSError`` has the name of a file. Without a name it stays as it is.
+    """Add the name of a file to an ``OSError`` that a block raises. Without a name the error stays as it is.
 
-    Not a generator: from Python 3.13 on, its frames and the error would keep each other, and all callers' variables.
+    This is not a generator: from Python 3.13 on, a generator's frames and the error would keep each other alive, and
+    the variables of all callers too.
     """
 
     def __init__(self, name: str | os.PathLike[str] | None) -> None:

@@ -1,10 +1,10 @@
 """Registry of replaced functions, so that two kinds of patches can be undone in any order.
 
-A patch that is undone while another lies over it leaves its replacement behind, which then only passes calls on. The
-patch above unwraps such replacements when it restores an attribute: without that the left one would stay for good.
+If a patch is undone while another lies over it, its replacement stays in place, and only passes calls on. The patch
+above unwraps such replacements when it restores an attribute. Otherwise they would stay for good.
 
-An exception of a signal handler may end any of this between two steps. So an attribute is noted before it is replaced,
-and until it is restored: to do the same once more does the rest.
+An exception of a signal handler may end these functions between any two steps. So an attribute is recorded before it is
+replaced, and until it is restored. A second call then does the rest.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from zerocopy.process.fork_safe import ForkSafeLock
 
 Function = Callable[..., Any]
 
-#: Held by whoever changes a registry, or what decides which replacements are wanted.
+#: Held while a registry changes, or the state that decides which replacements are wanted.
 lock = ForkSafeLock()
 
 _MARK = "_zerocopy_replacement"
@@ -37,10 +37,10 @@ class Replacements:
 
     def __init__(self) -> None:
         self._attributes: dict[tuple[int, str], _Attribute] = {}
-        self._functions: list[Any] = []  # that stand for others
+        self._functions: list[Any] = []  # replacements that this patch made
 
     def replacement_of(self, original: Any, make: Callable[[Any], Any]) -> Any:
-        """Return this patch's replacement of a function, which `make` makes at first."""
+        """Return this patch's replacement of a function. The first call makes it by `make`."""
         for known in self._functions:
             if known is original or getattr(known, _MARK)[1] is original:
                 return known
@@ -49,8 +49,8 @@ class Replacements:
         return made
 
     def note(self, replacement: Any, original: Any) -> None:
-        """Remember that a function of this patch stands for another."""
-        # With itself: functools.wraps copies attributes, so another's wrapper of the replacement has the mark too.
+        """Remember that a function of this patch replaces another."""
+        # The mark has the replacement itself, because functools.wraps copies the mark to wrappers of the replacement.
         setattr(replacement, _MARK, (replacement, original, self))
         self._functions.append(replacement)
 
@@ -58,9 +58,8 @@ class Replacements:
         """Return whether this patch has replaced an attribute."""
         return (id(owner), name) in self._attributes
 
-    def __reduce__(
-        self,
-    ) -> tuple[Any, ...]:  # of a function that goes to another process: nothing is replaced there
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A pickled function brings its registry to another process, where nothing is replaced.
         return Replacements, ()
 
     def keeps(self, function: Any) -> bool:
@@ -73,18 +72,18 @@ class Replacements:
             before = vars(owner).get(name, _MISSING)
             self._attributes[id(owner), name] = _Attribute(owner, name, before, replacement)
         attribute = self._attributes[id(owner), name]
-        if vars(owner).get(name, _MISSING) is attribute.before:  # not what somebody else has put there since
+        if vars(owner).get(name, _MISSING) is attribute.before:  # nobody else has replaced it since
             setattr(owner, name, attribute.now)
 
     def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        """Replace a function of a module or class by what `make` makes of it."""
+        """Replace a function of a module or class by the one that `make` returns for it."""
         self.put(owner, name, self.replacement_of(getattr(owner, name), make))
 
     def put_everywhere(self, library: str = "") -> None:
         """Replace the same functions where other modules have them: those of one library, or all modules."""
         attributes = self._attributes.values()
         known = {id(each.before): each.now for each in attributes if each.before is not _MISSING}
-        for name, module in list(sys.modules.items()):  # where programs can put anything
+        for name, module in list(sys.modules.items()):  # programs can put any object there
             if isinstance(module, ModuleType) and library in ("", name.partition(".")[0]):
                 for alias, value in list(vars(module).items()):
                     if id(value) in known:
@@ -113,7 +112,7 @@ def original(function: Any) -> Any:
 
 
 def _unwrap(function: Any, is_unwanted: Callable[[Replacements, Any], bool]) -> Any:
-    """Return a function, or the first one under its unwanted replacements that is not unwanted itself."""
+    """Return a function without its outer replacements, down to the first one that is still wanted."""
     while True:
         mark = getattr(function, _MARK, None)
         if type(mark) is not tuple:  # A mock returns a mock for every attribute.

@@ -16,7 +16,7 @@ _log = logging.getLogger("zerocopy")
 
 
 class Tally:
-    """Calls of ``torch.load``: their bytes, and why some were left to torch. And kept results."""
+    """Counts calls of ``torch.load``, their bytes, the reasons why some were left to torch, and kept results."""
 
     def __init__(self) -> None:
         self._lock = ForkSafeLock()
@@ -26,7 +26,7 @@ class Tally:
         self._shared = self._shared_bytes = 0
 
     def add_served(self, placement: Counter[str]) -> None:
-        """Count a call that zerocopy served, with the bytes of each way to memory."""
+        """Count a call that zerocopy served. `placement` has its bytes by how they were loaded."""
         with self._lock.held():
             self._calls += 1
             self._nbytes.update(placement)
@@ -79,7 +79,7 @@ def report_at_exit() -> None:
 
 
 def will_be_reported() -> bool:
-    """Return whether this process ends with that line."""
+    """Return whether this process will log the line of :func:`report_at_exit` when it ends."""
     return bool(_reporting_process)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
 SMALLEST_ALIGNMENT, MAX_ALIGNMENT = 64, 2 << 20
-# From this size on it is worth to ask where a storage lies.
+# From this size on it is worth asking whether a storage lies in a mapped file.
 LARGE = 1 << 20
 #: Bytes of storages between two calls of a function `progress`.
 PIECE = 4 << 20
@@ -64,7 +64,7 @@ class CheckpointPlan:
         self._device = os.fstat(target.descriptor).st_dev if is_file else None
         self._alignment, self._regular = alignment, regular and alignment <= _MAX_REGULAR_ALIGNMENT
         self._kept: list[torch.UntypedStorage] = []  # until they are written
-        # Of the records whose memory is wanted when it is their turn.
+        # For each record whose storage is made when its turn comes.
         self._later: list[tuple[Provide, MappedFiles]] = []
 
     def pickle(self, content: bytes) -> None:
@@ -95,7 +95,7 @@ class CheckpointPlan:
         self._native.memory(f"data/{key}", size, address)
 
     def part(self, key: str, size: int, place: FileExtent, mapped: MappedFiles) -> None:
-        """Add a storage that an open file has."""
+        """Add a storage whose bytes are in an open file."""
         known = self._known_checksum(place, size, mapped)
         self._native.part(f"data/{key}", size, place.descriptor, place.offset, known)
 
@@ -152,14 +152,14 @@ class CheckpointPlan:
 
 
 class PickleWithStorages(ABC):
-    """A pickle, and the storages that it speaks of, in that order.
+    """A pickle, and the storages that it refers to, in the order of their numbers.
 
     Attributes
     ----------
     pickle : bytes
-        Speaks of the storages by number.
+        Refers to the storages by number.
     sizes : list of int
-        Of the storages, in bytes.
+        Bytes of each storage.
     """
 
     pickle: bytes

@@ -1,4 +1,4 @@
-"""Saves that go on while the program does: ``zerocopy.save(..., wait=False)``.
+"""Saves in the background: ``zerocopy.save(..., wait=False)``.
 
 A thread does everything after the pickling: it takes the turn, makes the file, takes the snapshot, and waits for the
 process that writes, or writes itself. So no signal handler can come in between. The call only waits for the snapshot.
@@ -43,10 +43,10 @@ def begin(
     try:
         try:
             threading.Thread(target=job.run, name="zerocopy-save", daemon=False).start()
-        except RuntimeError:  # no threads any more: the program is ending, or has too many
+        except RuntimeError:  # no thread can start: the program is ending, or has too many threads
             job.run()
         job.has_snapshot.wait()
-    except BaseException:  # of a signal handler: there may be no snapshot yet
+    except BaseException:  # from a signal handler: there may be no snapshot yet
         job.is_given_up = saving._is_reported = True
         raise
     return saving
@@ -117,7 +117,7 @@ class _Job:
         del memory  # which the plan reads
 
     def _begin(self, writer: _core.ArchiveWriter) -> None:
-        """Wake the call, which returns: the snapshot was taken."""
+        """Release the call of ``save``, which returns now that the snapshot was taken."""
         self._saving._count = lambda: writer.written
         self.has_snapshot.set()
         self._require_a_call()
@@ -131,7 +131,7 @@ class _Job:
         """Wait for the process that writes."""
         status = None
         try:
-            with contextlib.suppress(OSError):  # a kernel that does not tell
+            with contextlib.suppress(OSError):  # a kernel without pidfd_open
                 turn.process_end = _core.Descriptor.of_process(process)
             self._begin(writer)
             if turn.process_end:
@@ -143,7 +143,7 @@ class _Job:
             os.kill(process, signal.SIGKILL)
             raise
         finally:
-            with contextlib.suppress(ChildProcessError):  # another has waited for it
+            with contextlib.suppress(ChildProcessError):  # somebody else has waited for the process
                 status = os.waitpid(process, _WALL)[1]
         is_finished, number, lost = writer.report()
         if is_finished:

@@ -1,4 +1,4 @@
-"""``zerocopy.Saving``: how far a save is that goes on in the background, and how it ended."""
+"""``zerocopy.Saving``: the progress and the outcome of a save in the background."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROGRESS_SECONDS = 0.1
 
 
 class Saving:
-    """A save that goes on while the program does: what ``zerocopy.save(..., wait=False)`` returns.
+    """A save in the background. ``zerocopy.save(..., wait=False)`` returns it.
 
     The save ends by itself, whether or not this object is kept. At the end of the program Python waits for it. An
     error that no :meth:`wait` has raised is logged, when the object goes away or the program ends. A Saving belongs to
@@ -41,7 +41,7 @@ class Saving:
         self._ended, self._process = threading.Event(), os.getpid()
         self._error: BaseException | None = None
         self._is_reported = False  # the program has got the error
-        self._count: Callable[[], int] = int  # of the bytes that were written
+        self._count: Callable[[], int] = int  # returns the number of bytes written
         self._last_told, self._told_at = 0, 0.0
 
     def __repr__(self) -> str:
@@ -79,7 +79,7 @@ class Saving:
         TimeoutError
             The save has not ended by then. It goes on.
         RuntimeError
-            Another process began this save, or a function `progress` of a save to the same path waits.
+            Another process began this save, or the caller is the function `progress` of a save to the same path.
         OSError
             The operating system refused: no room, no permission, no such folder. The old file is unchanged.
         Exception

@@ -36,7 +36,7 @@ class MappedFiles:
     Parameters
     ----------
     known : mapping, optional
-        Descriptors, or numbers that stand for them, by :func:`identity_of` what has no path to be opened by.
+        Descriptors, or numbers that stand for them, of files without a path. Keys are results of :func:`identity_of`.
     takes_newer : bool, optional
         Ask the kernel at each :meth:`place_of`, for memory that the caller has not held since before the first one.
     """
@@ -101,9 +101,9 @@ class MappedFiles:
         return FileExtent(descriptor, mapping.offset + address - mapping.begin, is_settled)
 
     def checksum_of(self, place: FileExtent, size: int) -> int | None:
-        """Return the CRC-32 that the file itself, a checkpoint of torch's, has for these bytes; None if it has none.
+        """Return the CRC-32 that the file, if it is a checkpoint of torch, records for these bytes; None without one.
 
-        A record that was written without one, or had only its room made, has zero.
+        A record that was written without a checksum, or whose room was only reserved, has zero in its place.
         """
         if not place.is_settled:
             return None
@@ -150,10 +150,10 @@ class MappedFiles:
 
 
 def _checksums_in(descriptor: int) -> dict[tuple[int, int], int]:
-    """Return the checksums that an archive has, by where its records begin and how many bytes they are."""
+    """Return the checksums in an archive, by the offset and the size of their records."""
     try:
         records = _core.zip_records(descriptor, "")
-    except Error:  # it is none
+    except Error:  # the file is not an archive
         return {}
     return {
         (record.offset, record.size): record.crc

@@ -1,4 +1,4 @@
-"""The pickle of an object, and the storages that it speaks of."""
+"""The pickle of an object, and the storages that it refers to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pickles objects as ``torch.save`` does, with storages by number: what they hold is written apart."""
+"""Pickles objects as ``torch.save`` does: with numbers for storages, whose bytes are written separately."""
 
 from __future__ import annotations
 
@@ -97,18 +97,19 @@ class _StoredStorage:
 
 
 class StoredTensor:
-    """Stands for a tensor whose data are in a file already: what ``Writer.store_early`` returns.
+    """A stand-in for a tensor whose data are already in a file. ``Writer.store_early`` returns it.
 
-    It takes the tensor's place in what is given to ``Writer.save``, and no memory to speak of.
+    It takes the tensor's place in the object that is given to ``Writer.save``, and needs almost no memory. All
+    attributes describe the tensor.
 
     Attributes
     ----------
     shape : torch.Size
-        Of the tensor, like all attributes here. Of a nested tensor -1 for each dimension.
+        The size of each dimension; -1 for each dimension of a nested tensor.
     dtype : torch.dtype
         Element type.
     device : torch.device
-        Where it was.
+        The device that the tensor was on.
     requires_grad : bool
         Whether it takes part in autograd.
 
@@ -140,9 +141,9 @@ class StoredTensorReplacer:
     Parameters
     ----------
     owner : object
-        In whose pickles they may be.
+        The writer whose pickles may contain the stand-ins.
     store : callable
-        Is given every storage.
+        Called with every storage.
     """
 
     def __init__(self, owner: object, store: Store) -> None:
@@ -232,9 +233,9 @@ def pickled(obj: Any, owner: object, store: Store, examine: Callable[[Any], None
     owner : object
         The writer that saves.
     store : callable
-        Is given every storage.
+        Called with every storage.
     examine : callable, optional
-        Is given every object that has a way of its own to be pickled, but plain tensors, and may raise.
+        Called with every object that defines its own pickling, except plain tensors. It may raise.
     """
     buffer = io.BytesIO()
     _Pickler(buffer, owner, store, examine).dump(obj)
@@ -263,9 +264,8 @@ class _Pickler(pickle.Pickler):
         return None if storage is None else _persistent_id(storage, self._store(storage, None))
 
     def reducer_override(self, obj: Any) -> Any:
-        if type(obj) is OrderedDict and not (
-            obj or vars(obj)
-        ):  # each tensor has one: its own way takes longer
+        # Each tensor has an empty OrderedDict. Its own reduction takes longer.
+        if type(obj) is OrderedDict and not (obj or vars(obj)):
             return OrderedDict, ()
         if type(obj) is torch.Tensor and obj.device.type == "cpu" and tensor_extras.is_simple(obj):
             way = self._way_of(obj.dtype)
@@ -290,7 +290,7 @@ class _Pickler(pickle.Pickler):
         return self._ways[dtype]
 
     def _reduced(self, tensor: torch.Tensor, way: _Way) -> Any:
-        """Return the reduction of a plain tensor as torch's own function does, which examines each tensor at length."""
+        """Return the reduction of a tensor: that of torch's own function, which examines each tensor at length."""
         storage = _torch.pickled_storage_like(way.storage, _torch.untyped_of(tensor))
         stored = _StoredStorage(self._owner, _persistent_id(storage, self._store(storage, None)))
         place = tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
@@ -298,7 +298,7 @@ class _Pickler(pickle.Pickler):
 
 
 class _Way(NamedTuple):
-    """The way that torch pickles plain tensors of a dtype: a function, one's storage, and arguments between others."""
+    """How torch pickles plain tensors of a dtype: the rebuild function, a sample storage, and further arguments."""
 
     rebuild: Any
     storage: _torch.PickledStorage
@@ -306,7 +306,7 @@ class _Way(NamedTuple):
 
 
 def _way_of(dtype: torch.dtype) -> _Way | None:
-    """Return how torch pickles plain tensors of a dtype; None where a mode or a release has another way."""
+    """Return how torch pickles plain tensors of a dtype; None if a mode or this release pickles them differently."""
     one = torch.empty(1, dtype=dtype, device="cpu")
     if type(one) is not torch.Tensor or _torch.skips_data():
         return None
@@ -319,14 +319,14 @@ def _way_of(dtype: torch.dtype) -> _Way | None:
 
 
 def _applied(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor that is pickled with its values: releases before 2.0 forget conjugate and negative bits."""
+    """Return a tensor whose pickle has its values: releases before 2.0 forget conjugate and negative bits."""
     if _torch.pickles_bits() or type(tensor) is not torch.Tensor or not (tensor.is_conj() or tensor.is_neg()):
         return tensor
     return tensor.detach().resolve_conj().resolve_neg().requires_grad_(tensor.requires_grad)
 
 
 def _dense(placeholder: NotYetLoadedTensor) -> tuple[Any, int | None]:
-    """Return the source of a dense tensor, or of a parameter's, and its number there; None of any other."""
+    """Return the source of a dense tensor or parameter, and its number there; None for any other tensor."""
     source, recipe = placeholder._recipe
     if isinstance(recipe, TensorRecipe) and recipe.function is builder.parameter:
         return _dense(recipe.arguments[0])
@@ -342,9 +342,9 @@ def _identity(placeholder: NotYetLoadedTensor) -> Any:
 
 
 def _is_temporary(placeholder: NotYetLoadedTensor) -> bool:
-    """Return whether its tensor is made anew whenever it is wanted: such tensors are held one at a time.
+    """Return whether a placeholder's tensor is made anew whenever it is used.
 
-    So neither memory nor address space has to hold them all.
+    Such tensors are held one at a time, so neither memory nor address space has to hold them all.
     """
     used = placeholder._handed_out
     return placeholder._recipe is not None and placeholder._real is None and (used is None or used() is None)

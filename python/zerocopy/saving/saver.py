@@ -66,18 +66,18 @@ def save(
         Anything that ``torch.save`` takes. Tensors on other devices come to the CPU one by one, and so do the tensors
         of placeholders (``zerocopy.lazy_load``) that are converted on the way.
     f : str, PathLike or binary file object
-        A file object is written to from where it stands.
+        A file object is written to from its current position.
     alignment : int
         The offsets of storages in the file are multiples of this number: a power of two from 64 to 2 MiB. With the
         block size of the file system (mostly 4096) or more, copies of a file can share their blocks. GPUDirect Storage
         needs such an alignment too.
     checksum : bool
-        Whether storages get a CRC-32: ``zerocopy verify`` and ``unzip -t`` look at it, ``torch.load`` does not.
+        Whether storages get a CRC-32: ``zerocopy verify`` and ``unzip -t`` check it, ``torch.load`` does not.
     progress : callable, optional
-        Called with the bytes of storages that are written and those that there are. With ``wait=False`` a thread
-        calls it, ten times a second at most. It may not save to the same path.
+        Called with the number of bytes of storages that are written, and the number of all. With ``wait=False`` a
+        thread calls it, ten times a second at most. It may not save to the same path.
     wait : bool
-        True: return when the file is on the disk, which takes longer than ``torch.save``, which does not wait for that.
+        True: return when the file is on the disk. ``torch.save`` does not wait for the disk, so it returns sooner.
         False: return as soon as a snapshot of the object is taken, and write it in the background. Tensors may be
         written to from then on. A file object, a pipe and a terminal are written to before this returns in any case.
 
@@ -92,7 +92,7 @@ def save(
         The operating system refused: no room, no permission, a directory is in the way. With ``wait=False``
         ``Saving.wait`` raises it.
     ValueError
-        No such alignment.
+        `alignment` is not a power of two from 64 to 2 MiB.
     RuntimeError
         Tensors of several dtypes over one storage: torch cannot load such a file.
     Exception
@@ -100,7 +100,7 @@ def save(
 
     See Also
     --------
-    zerocopy.Writer : Saves what memory cannot hold at once.
+    zerocopy.Writer : Saves an object that memory cannot hold at once.
 
     Notes
     -----
@@ -160,7 +160,7 @@ def target_of(f: Any, *, counts_from_end: bool = False, syncs: bool = True) -> I
         if hasattr(f, "flush"):
             f.flush()
     elif is_special(path := path_of_file(f)):
-        # Without a buffer, which would have bytes left when the device refuses them.
+        # Without a buffer: it would still hold bytes after the device has refused them.
         with path.open("wb", buffering=0) as file:
             yield _Device(file, os.fspath(path))
     else:
@@ -169,7 +169,7 @@ def target_of(f: Any, *, counts_from_end: bool = False, syncs: bool = True) -> I
 
 
 class _Device:
-    """A pipe, a terminal, ...: its errors have its name."""
+    """Writes to a pipe, a terminal, ..., and adds its name to errors."""
 
     def __init__(self, file: FileIO, name: str) -> None:
         self._file, self._name = file, name

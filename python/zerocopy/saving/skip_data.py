@@ -1,4 +1,4 @@
-"""Checkpoints whose bytes come later, or from elsewhere: ``zerocopy.skip_data`` and ``zerocopy.storage_offsets``."""
+"""``zerocopy.skip_data`` and ``zerocopy.storage_offsets``: checkpoints whose bytes other programs write or read."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Extent(NamedTuple):
     Attributes
     ----------
     offset : int
-        Of the first.
+        Position of the first byte.
     size : int
-        How many.
+        Number of bytes.
 
     Examples
     --------
@@ -40,16 +40,16 @@ class Extent(NamedTuple):
 def skip_data(materialize_fake_tensors: bool = False) -> Iterator[None]:
     """Skip the bytes of storages within a block: save reserves space for them, load leaves storages uninitialised.
 
-    In it ``zerocopy.save`` and ``zerocopy.Writer`` write a file that is whole but for the bytes of storages, which are
-    zeros, a hole on the disk; ``zerocopy.load``, ``lazy_load`` and ``open`` give tensors over uninitialised memory.
-    :func:`storage_offsets` says where to put the bytes, or to take them from: the recipe of GPUDirect Storage. The
-    block applies to its own thread; it applies to ``torch.save`` too if torch has a ``skip_data`` of its own.
+    In the block, ``zerocopy.save`` and ``zerocopy.Writer`` write a complete file except for the bytes of storages,
+    which are zeros, stored as a hole. ``zerocopy.load``, ``lazy_load`` and ``open`` return tensors over uninitialised
+    memory. :func:`storage_offsets` says where the bytes belong, so that another program can write or read them, as with
+    GPUDirect Storage. The block applies to its own thread, and also to ``torch.save`` if torch has a ``skip_data``.
 
     Parameters
     ----------
     materialize_fake_tensors : bool
-        Save fake tensors (``torch._subclasses.FakeTensor``) as the tensors that they stand for. On a release without
-        ``torch.serialization.skip_data`` an ``UnsupportedError``.
+        Save fake tensors (``torch._subclasses.FakeTensor``) as the tensors that they stand for. A release without
+        ``torch.serialization.skip_data`` raises ``UnsupportedError``.
 
     Examples
     --------
@@ -89,8 +89,8 @@ def storage_offsets(path: str | os.PathLike[str]) -> dict[str, Extent]:
     Returns
     -------
     dict of str to Extent
-        By the storage's name in the file: ``zerocopy.open(path).info(name).storage`` tells that of a tensor. In the
-        order in which the file speaks of them. Nothing of the file is run or built.
+        Keys are the names of storages in the file, in the order in which the file refers to them. The storage of a
+        tensor is ``zerocopy.open(path).info(name).storage``. Nothing of the file is run or built.
 
     Raises
     ------

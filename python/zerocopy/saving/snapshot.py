@@ -22,18 +22,18 @@ _SMALL = 16 << 20
 
 
 class Storages(NamedTuple):
-    """The storages of a checkpoint, by how their bytes are kept as they are.
+    """The storages of a checkpoint, by how their bytes are kept unchanged. A set has numbers of storages.
 
     Attributes
     ----------
     whole : list
-        All of them, on the CPU.
+        All storages, on the CPU.
     own : set of int
-        Nobody else has these: they were copied from a device.
+        Storages that were copied from a device, so nobody else writes to them.
     shared : set of int
-        A copy of the process would see what this one writes to them.
+        Storages in shared memory: a copy of the process would see what this process writes to them.
     places : dict of int to FileExtent
-        Files have these.
+        Storages whose bytes are in a file.
     devices : set of str
         The kinds of devices that storages came from.
     """
@@ -97,7 +97,7 @@ def plan(
     *,
     copies: bool,
 ) -> tuple[CheckpointPlan, Any]:
-    """Return a plan, and memory that has to live until it is carried out: nothing of this process writes to it.
+    """Return a plan, and the memory that must live until the plan is carried out. This process does not write to it.
 
     With `copies` the plan is for this process, else for a copy of it that is made at once.
     """

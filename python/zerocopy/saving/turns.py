@@ -65,21 +65,21 @@ class Turn:
         return [turn for turn in before if turn.target == self.target]
 
     def wait(self) -> None:
-        """Wait until the turns before this one have ended. RuntimeError if this thread is the one to end them."""
+        """Wait until the turns before this one have ended. Raise RuntimeError if only this thread can end them."""
         while earlier := self.earlier():
             turn, ended = earlier[0], earlier[0].ended
             if turn._thread == threading.get_ident() and turn.give_way is not None:
                 turn.give_way()
                 turn.end()
             is_own = turn._thread == threading.get_ident()
-            del turn, earlier  # which may have lost its block: it ends with the last reference
+            del turn, earlier  # a turn that has lost its block ends with its last reference
             if is_own and not ended.is_set():
                 raise _within(self.target)
             ended.wait()
 
 
 def require_outside(target: str) -> None:
-    """Raise RuntimeError if this thread is within a save to a file, which could not end then."""
+    """Raise RuntimeError if this thread is within a save to the file: the save could not end if this thread waited."""
     if any(turn.target == target and turn._thread == threading.get_ident() for turn in _present()):
         raise _within(target)
 

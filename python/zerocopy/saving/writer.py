@@ -1,4 +1,4 @@
-"""``zerocopy.Writer``: a checkpoint written tensor by tensor, before the object that holds them is there."""
+"""``zerocopy.Writer``: writes a checkpoint tensor by tensor, before the object that holds the tensors exists."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Writer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        was_saved, self._is_saved = self._is_saved, True  # no more
+        was_saved, self._is_saved = self._is_saved, True  # nothing can be saved any more
         if error is None and not was_saved:
             forgotten = RuntimeError("nothing was saved: save() was not called in the block of this Writer")
             self._block.__exit__(RuntimeError, forgotten, None)
@@ -186,11 +186,11 @@ class _Known(NamedTuple):
 
     reference: StorageWeakRef  # while this is kept no other storage has that identity
     key: str
-    crc: int | None  # None: only the room for it
+    crc: int | None  # None: only room was reserved for the storage
 
     def is_unchanged(self, storage: torch.UntypedStorage) -> bool:
-        """Return whether it holds what it held: a program may use one buffer for all of its layers."""
+        """Return whether the storage has the bytes that were written: a program may use one buffer for all layers."""
         if self.crc is None:
             return True
-        on_cpu = storage.cpu()  # held while it is read: of a storage on a device it is a copy
+        on_cpu = storage.cpu()  # this reference keeps a copy from a device alive
         return self.crc == crc32(_torch.bytes_of(on_cpu))
