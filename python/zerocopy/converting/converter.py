@@ -43,9 +43,9 @@ def convert(
 ) -> None:
     """Write a checkpoint in another format: ``.pt``, ``.safetensors`` and ``.h5``, one file or shards.
 
-    Tensors go one by one, from file to file where their bytes stay what they are, so memory stays at the largest that
-    has to be changed. Where the target was there, it is replaced when the new one is whole, and left as it is if
-    anything goes wrong.
+    Tensors are written one by one. Tensors whose bytes do not change are copied from file to file, so memory holds at
+    most the largest tensor that has to be converted. An existing target is replaced when the new one is complete, and
+    stays as it is if anything goes wrong.
 
     Parameters
     ----------
@@ -53,31 +53,33 @@ def convert(
         Anything that ``zerocopy.open`` takes: a file, an index of shards, a folder. Several sources are
         merged by dotted name.
     dst : str or PathLike
-        Its ending says the format: ``.safetensors``; ``.pt``, ``.pth``, ``.bin``, ``.ckpt``; ``.h5``, ``.hdf5``. With
-        `max_shard_size` a folder, which gets what transformers reads (``model.safetensors.index.json``, and shards
-        beside it), an index, or a file that indices and shards are named after: ``folder/pytorch_model.bin``.
+        Its ending selects the format: ``.safetensors``; ``.pt``, ``.pth``, ``.bin``, ``.ckpt``; ``.h5``, ``.hdf5``.
+        With `max_shard_size`: a folder, which gets the files that transformers reads (``model.safetensors.index.json``,
+        and shards beside it); an index; or a file name from which the names of index and shards are made:
+        ``folder/pytorch_model.bin``.
     dtype : torch.dtype, optional
         The dtype for floating-point tensors.
     max_shard_size : int or str, optional
-        Bytes of a shard, or ``"5GB"`` (decimal, as transformers has it), ``"500MB"``, ``"1GiB"``.
+        The most bytes in a shard, or ``"5GB"`` (decimal, as transformers has it), ``"500MB"``, ``"1GiB"``.
     keep : str, list of str or callable, optional
         Selects leaves by dotted name: a prefix, a list of leaves and branches, or a function ``keep(name)``.
         Use ``keep=["model"]`` to drop the optimizer. Names do not change.
     strip_prefix : str
-        Removed from the beginning of each dotted name that begins so: ``"model."`` writes ``model.weight`` as
-        ``weight``. `keep` selects by the names before that. A ``.pt`` or ``.h5`` target then holds a flat dict.
+        A text to remove from each dotted name that begins with it: ``"model."`` writes ``model.weight`` as ``weight``.
+        `keep` selects by the names in the sources. A ``.pt`` or ``.h5`` target then holds a flat dict.
     progress : callable, optional
-        Called with the bytes that are written and those that there are.
+        Called with the bytes written so far and the total.
     unknown : {"refuse", "stub"}
         How to treat objects whose globals are not on an allow-list. "refuse": raise an error. "stub": leave
         out the values that are or hold such objects. The tensors inside them are written.
     ties : {"note", "copy"} or list of str
-        Tensors that show the same bytes, in ``.safetensors``. "note": write them once, under the first name in the
-        alphabet, and note the other names in the metadata. A list has names that are written in any case. "copy":
-        write the bytes under each name, and also of tensors that overlap.
+        How to write tied tensors, which have the same bytes, to ``.safetensors``. "note": write them once, under the
+        first name in the alphabet, and note the other names in the metadata. A list: do so, but always write the names
+        in the list. "copy": write the bytes under each name, and write tensors that overlap too.
     strict : bool, optional
-        With True, an error if the target would leave out anything. By default one WARNING counts and names what it
-        leaves out. With False, a set of shards whose index is wrong is taken for what the shards have, as by ``load``.
+        True: raise an error if the target would leave out anything. By default, one WARNING counts and names what the
+        target leaves out. False: also read shards whose index is wrong, and take the tensors that they have, as
+        ``load`` does.
 
     Raises
     ------
@@ -91,14 +93,16 @@ def convert(
         several sources have the same names; a format that is none of these; h5py is not installed; with `strict`, what
         the target would leave out.
     ValueError
-        No such size; nothing to write; `keep` leaves nothing; no name begins with `strip_prefix`.
+        `max_shard_size` is not a size; there is nothing to write; `keep` selects nothing; no name begins with
+        `strip_prefix`.
     KeyError
         `keep` or `ties` has a name that the sources lack.
 
     Notes
     -----
-    ``.pt`` as ``.h5`` without `dtype`, `keep` and `strip_prefix` is a copy, record by record: nothing is unpickled, so
-    whole modules come along too. With ``unknown="stub"`` this holds for sources without unknown classes.
+    Without `dtype`, `keep` and `strip_prefix`, a ``.pt`` file is converted to ``.h5`` record by record. Nothing is
+    unpickled, so whole modules can be converted too. With ``unknown="stub"`` this holds for sources without unknown
+    classes.
     docs/converting.md describes ties, metadata and values that are not tensors.
 
     Examples
@@ -135,7 +139,7 @@ def convert(
         changes = dtype is not None or keep is not None or bool(strip_prefix)
         if not changes and len(paths) == 1 and _is_copied(paths[0], target, unknown, progress):
             return
-    # The files whose bytes may stay what they are; a pickle of another structure takes torch.
+    # Formats whose bytes may be copied without torch. Writing a pickle of another structure needs torch.
     plain = (
         []
         if dtype is not None or is_hdf5
@@ -177,7 +181,7 @@ def _require_options(
     strip_prefix: str,
     ties: str | Collection[str],
 ) -> None:
-    """Raise an error that says what is wrong with the arguments."""
+    """Raise an error if an argument is wrong."""
     if not paths:
         raise ValueError("expected at least one source")
     if dtype is not None or unknown != "refuse":
@@ -212,7 +216,7 @@ def _is_copied(path: Any, target: Path, unknown: str, progress: Progress | None)
     with error_context.public(source), inputs.descriptor_of(source) as descriptor:
         if _core.container(descriptor, name) != "zip":
             return False
-        # It checks the file, and says what it is instead.
+        # This checks the file, and raises an error that says what the file is instead.
         archive = inputs.open_archive(source, windows=True)
         if not archive.is_pickled:
             return False

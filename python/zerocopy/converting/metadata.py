@@ -1,4 +1,4 @@
-"""Collects the metadata of files, and ties among them. Other formats keep those of ``.safetensors`` as an attribute."""
+"""Collects metadata of files, and the ties in it. Other formats keep ``.safetensors`` metadata in an attribute."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from zerocopy.loading.formats.safetensors import METADATA
 if TYPE_CHECKING:
     from zerocopy.lazy.layer import FileLayer
 
-# accelerate, and transformers before version 5, refuse files that have metadata and not this.
-#: The entry of the metadata of ``.safetensors`` that says that a file was made of torch's, and for torch.
+# accelerate, and transformers before version 5, refuse files that have metadata without this entry.
+#: The metadata entry by which a ``.safetensors`` file says that its tensors are torch's.
 FORMAT = {"format": "pt"}
 #: Formats of files with a pickled object.
 OF_TORCH = ("zip", "legacy", "hdf5")
 
-_TIE = 512  # bytes that a name more for a tensor takes
+_TIE = 512  # bytes of memory for each further name of a tensor
 _AROUND_TIE = 6  # quotes, colon and comma in a header
 
 
@@ -45,7 +45,7 @@ def _attached_to_root(layer: FileLayer | PlainLayer) -> dict[str, Any]:
 
 
 def recorded_ties(path: str, tensors: Collection[str], metadata: dict[str, Any]) -> dict[str, str]:
-    """Return the names that ``safetensors.torch.save_model`` left out, and those that it kept."""
+    """Return the names that ``safetensors.torch.save_model`` left out, each with the name that it kept instead."""
     ties = {
         name: kept
         for name, kept in metadata.items()

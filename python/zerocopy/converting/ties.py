@@ -16,16 +16,17 @@ if TYPE_CHECKING:
 
     Entry = _C.TensorEntry | PlainEntry
 
-# Beyond these tensors are said to overlap without a look: of a storage, and of ways to come from one to the other.
+# Beyond these numbers, tensors count as overlapping without a check: pairs of tensors that are compared in a storage,
+# and distances that are left to explain between two of them.
 _MAX_COMPARED = 1 << 16
 _MAX_LEFT = 64
 
 
 def tied_names(sources: Sources, always_kept: Collection[str] = ()) -> dict[str, str]:
-    """Return a dict from names to the name that stands for them: the first in the alphabet, as safetensors chooses.
+    """Return a dict from tied names to the name that replaces them: the first in the alphabet, as safetensors chooses.
 
-    Tensors are tied if they show the same bytes of one storage in the same way. Names in `always_kept` are not
-    replaced, and the first of them stands for the others.
+    Tensors are tied if they view the same bytes of one storage in the same way. Names in `always_kept` are not
+    replaced, and the first of them replaces the others.
     """
     order = {name: place for place, name in enumerate(always_kept)}
     groups: dict[Any, list[str]] = defaultdict(list)
@@ -49,7 +50,7 @@ def _begin(entry: Entry) -> int:
 
 
 class _Span(NamedTuple):
-    """Between which bytes of a storage a tensor's elements are."""
+    """The range of bytes of a storage in which a tensor's elements lie."""
 
     begin: int
     end: int
@@ -58,7 +59,7 @@ class _Span(NamedTuple):
 
 
 def overlapping(sources: Sources, names: Iterable[str]) -> list[str]:
-    """Return those names whose tensors show some element twice, or one that another of the names shows."""
+    """Return the names whose tensors have an element twice, or share an element with another of these tensors."""
     found: dict[str, None] = {}
     spans: dict[Any, list[_Span]] = defaultdict(list)
     for name in names:
@@ -97,7 +98,7 @@ def _may_meet(one: _Span, other: _Span) -> bool:
     shapes = zip(one.entry.stride, one.entry.shape, other.entry.shape, strict=True)
     dimensions = sorted(dimension for dimension in shapes if max(dimension[1:]) > 1)
     reaches = [0, *itertools.accumulate((max(m, n) - 1) * stride for stride, m, n in dimensions)]
-    left = {between}  # what the dimensions of smaller strides have to come to
+    left = {between}  # distances that the dimensions with smaller strides have to add up to
     for (stride, m, n), reach in reversed(list(zip(dimensions, reaches, strict=False))):
         if reach >= 2 * stride:  # then one of the two shows some element twice
             return True
@@ -120,7 +121,7 @@ def _reach(entry: Entry) -> int:
 
 
 def _shows_one_twice(entry: Entry) -> bool:
-    """Return whether a tensor may show an element twice: some step does not lead past all that smaller steps cover."""
+    """Return whether a tensor may have an element twice: a stride does not exceed the reach of all smaller strides."""
     reach = 0
     for stride, size in sorted(zip(entry.stride, entry.shape, strict=True)):
         if size > 1:

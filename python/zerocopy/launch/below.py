@@ -1,4 +1,4 @@
-"""Starts the program of a Python warm that a program below ``zerocopy run --warm`` has started: ranks, and workers."""
+"""Starts Python processes warm that a program under ``zerocopy run --warm`` starts, for example ranks and workers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zerocopy.launch.request import of_this_process
 
 
 def start(share: bool, session: circumstances.Session) -> str:
-    """Hand this process's program over to its fork server, or record this run; return why it is not handed over.
+    """Hand this process's program over to its fork server, or record this run. Return why the program stays here.
 
     Python calls this before it looks for the program, so the first entry of ``sys.path`` is not there yet.
     """

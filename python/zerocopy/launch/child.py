@@ -1,4 +1,4 @@
-"""Turns a process that the fork server has forked into the one that the client asked for."""
+"""Turns a process that the fork server has forked into the process that the client requested."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Refused(Exception):
 
 
 def moved(connection: socket.socket, body: dict[str, Any]) -> socket.socket:
-    """Return the connection with a number out of the way of the client's files."""
+    """Return the connection with a descriptor number above those of the client's files."""
     fresh = socket.socket(fileno=_moved(connection.fileno(), body))
     connection.close()
     return fresh
@@ -50,7 +50,7 @@ def prepared(
     record: records.Record,
     imported: Imported,
 ) -> Callable[[], object]:
-    """Turn into the client's process, report that, wait for its word; return the program. ``Refused``, ``OSError``."""
+    """Become the client's process, report that, wait for its go-ahead; return the program. ``Refused``, ``OSError``."""
     files = [_moved(number, body) for number in descriptors]
     sockets.close_all(descriptors)
     checked, go, *rest = files
@@ -71,7 +71,7 @@ def prepared(
 
 
 def _wait_for_word(descriptor: int) -> None:
-    """Wait until the other end of a pipe says that all is well, and end without it."""
+    """Wait for the go-ahead at the other end of a pipe. End the process if the pipe is closed without it."""
     word = os.read(descriptor, 1)
     os.close(descriptor)
     if word != b"g":
@@ -135,7 +135,7 @@ def _take_environment(environment: dict[str, str], set_by_imports: dict[str, str
 
 
 def _renew_streams() -> None:
-    """Reopen the standard streams within the same objects: loggers may have kept these since they were imported."""
+    """Reopen the standard streams within the same objects, because loggers may hold references to these objects."""
     is_unbuffered = circumstances.is_unbuffered()
     for number, (name, binary, mode) in enumerate(_STREAMS):
         stream = getattr(sys, name)
@@ -166,7 +166,7 @@ def _take_signals(ignored: list[int], blocked: list[int]) -> None:
 
 
 def _renew_state() -> None:
-    """Draw new seeds for Python, NumPy and torch, which draw theirs at import. ``random`` does so itself at a fork."""
+    """Renew what imports have set: seeds of NumPy and torch, multiprocessing's key, logging's start."""
     modules = sys.modules
     if "numpy.random" in modules:
         modules["numpy.random"].seed()

@@ -1,6 +1,6 @@
 """The circumstances that a program starts in, and that a fork server must share to stand in for a fresh Python.
 
-The client, the fork server and the process that starts it all ask this file, so that their answers can be compared.
+The client, the fork server and the process that starts it all call this module, so their results can be compared.
 It imports nothing that takes time.
 """
 
@@ -33,14 +33,14 @@ PYTHON PYTORCH_ ROCR_ SSL_ TMPDIR TOKENIZERS_ TORCH_ TRANSFORMERS_ TRITON_ TSAN_
 ZEROCOPY_
 """
 READ_AT_IMPORT = tuple(_PREFIXES.split())
-#: Stands for every variable, where an import has looked at all of them; after a prefix, for all that begin with it.
+#: Alone: every variable, because an import has read all. After a prefix: every variable that begins with the prefix.
 ALL = "*"
-# torch reads it when a device is first used, which is never in a fork server.
+# torch reads these when a device is first used, which never happens in a fork server.
 _READ_LATER = frozenset({"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"})
 _OF_THE_SHELL = frozenset({"_", "COLUMNS", "LINES", "OLDPWD", "PWD", "SHLVL"})
 _NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts")
 _CONFINEMENT = ("Cap", "NoNewPrivs", "Seccomp")
-#: Stands for the program's arguments, where an import has looked at ``sys.argv``.
+#: Stands for the program's arguments, if an import has read ``sys.argv``.
 ARGUMENTS = "sys.argv"
 _OF_WARNINGS = ("bytes_warning", "debug", "dev_mode", "warn_default_encoding")
 _LIMITS = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
@@ -48,7 +48,7 @@ _OOM_SCORE = "/proc/self/oom_score_adj"
 
 
 def reader(names: Iterable[str]) -> Callable[[str], bool]:
-    """Return what tells whether an import may depend on a variable. Imports were seen to read those of `names`."""
+    """Return a function that tells whether an import may depend on a variable. Imports have read those in `names`."""
     read = {*names}
     prefixes = (*READ_AT_IMPORT, *(name.removesuffix(ALL) for name in read if name.endswith(ALL)))
     return lambda name: (
@@ -57,7 +57,7 @@ def reader(names: Iterable[str]) -> Callable[[str], bool]:
 
 
 def session() -> Session:
-    """Return the session's number, and when its leader started: numbers are used again."""
+    """Return the session's number, and when its leader started, because the kernel reuses numbers."""
     leader = os.getsid(0)
     try:
         with open(f"/proc/{leader}/stat", "rb") as file:
@@ -102,7 +102,7 @@ def describe(
     modules: Iterable[str],
     request: Request,
 ) -> str:
-    """Return all that must be the same in a fork server and in its client, as one text.
+    """Return, as one text, everything that must be the same in a fork server and in its client.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ def describe(
             "namespaces": [_namespace(name) for name in _NAMESPACES],
             "cgroup": cgroup,
             "confinement": _confinement(),
-            # Libraries see them when they are loaded: threads get such a stack, and pools as many threads.
+            # Libraries read these limits when they are loaded, for the stacks of threads and the sizes of thread pools.
             "stack": resource.getrlimit(resource.RLIMIT_STACK),
             "processors": sorted(os.sched_getaffinity(0)),
         }
@@ -159,12 +159,12 @@ def as_given(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _options() -> list[tuple[str, str | bool]]:
-    """Return the ``-X`` options; that for developers is among the flags, however it was set."""
+    """Return the ``-X`` options, except ``dev``, which is among the flags however it was set."""
     return sorted(item for item in sys._xoptions.items() if item[0] != "dev")
 
 
 def wanted_warnings() -> str:
-    """Return the options of Python by which imports may print: a record made with them holds for them alone."""
+    """Return the options by which imports may print. A record that was made with them is valid only with them."""
     flags = [f"{name}={value}" for name in _OF_WARNINGS if (value := getattr(sys.flags, name, 0))]
     return "".join(f" {option}" for option in (*flags, *(f"-W{text}" for text in sys.warnoptions)))
 
@@ -183,7 +183,7 @@ def _namespace(name: str) -> str:
 
 
 def _confinement() -> list[str]:
-    """Return the capabilities and filters of this process, and what else its children cannot shed."""
+    """Return the capabilities, filters and personality of this process, which its children cannot drop."""
     with open("/proc/self/status", encoding="utf-8", errors="replace") as status:
         found = [line.strip() for line in status if line.startswith(_CONFINEMENT)]
     with contextlib.suppress(OSError), open("/proc/self/personality", encoding="ascii") as file:
@@ -192,7 +192,7 @@ def _confinement() -> list[str]:
 
 
 def ignored_signals() -> list[int]:
-    """Return the signals that this process ignores since its start, except those that Python itself ignores."""
+    """Return the signals that this process ignores, except those that Python itself ignores."""
     by_python = {signal.SIGPIPE, signal.SIGXFSZ}
     return sorted(
         int(number)
@@ -202,7 +202,7 @@ def ignored_signals() -> list[int]:
 
 
 def is_unbuffered() -> bool:
-    """Return whether Python was started with ``-u``, or ``PYTHONUNBUFFERED``: ``sys.flags`` does not tell."""
+    """Return whether Python was started with ``-u`` or ``PYTHONUNBUFFERED``, which ``sys.flags`` does not show."""
     return bool(getattr(sys.__stdout__, "write_through", False))
 
 

@@ -28,7 +28,7 @@ from zerocopy.launch.request import (
 _PATIENCE = 10.0
 _SI_KERNEL = 0x80
 _NOT_BLOCKED = {signal.SIGKILL, signal.SIGSTOP}
-# Where the terminal or the kernel sends them, the program gets them too.
+# If the terminal or the kernel sends these, the program receives them too.
 _STOPS = {signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
 _FROM_KERNEL_ONLY = {signal.SIGCHLD, signal.SIGURG}
 
@@ -39,7 +39,7 @@ def hand_over(request: Request) -> str:
     Returns
     -------
     str
-        The reason why the program has to be run plainly. It has not begun.
+        The reason why the program has to be run without a fork server. The program has not begun.
     """
     try:
         reason = doubt_of_process(request.is_apart)
@@ -78,7 +78,7 @@ def _hand_over(connection: socket.socket, request: Request, described: str) -> s
         child = os.pidfd_open(answer["ready"])
         os.write(go, b"g")
     except OSError as error:
-        sockets.close_all(held)  # without a word on it, the child ends before the program begins
+        sockets.close_all(held)  # without the go-ahead, the child ends before the program begins
         connection.close()
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         return f"the fork server: {error}"
@@ -125,7 +125,7 @@ class _Waiting:
     Parameters
     ----------
     connection : socket.socket
-        To the fork server.
+        The connection to the fork server.
     child : int
         A descriptor of the program's process.
     pid : int
@@ -150,7 +150,7 @@ class _Waiting:
             number = info.si_signo
             if info.si_code == _SI_KERNEL or number in _FROM_KERNEL_ONLY:
                 continue
-            # A stop that waits here came after this signal, for the whole group: the program is to stay stopped.
+            # A pending stop signal came after this SIGCONT, and was for the whole group: the program must stay stopped.
             if number == signal.SIGCONT and (not self._is_stopped() or signal.sigpending() & _STOPS):
                 continue
             with contextlib.suppress(ProcessLookupError):
@@ -176,7 +176,7 @@ class _Waiting:
                 _end(-signal.SIGKILL)
 
     def _stop(self, number: int) -> None:
-        """Stop as the program did, until the shell has both go on."""
+        """Stop as the program did, until the shell continues both."""
         if not self._is_stopped():
             return
         if number == signal.SIGSTOP:
@@ -197,7 +197,7 @@ class _Waiting:
 
 
 def _end(code: int) -> NoReturn:
-    """End with an exit code, or by the signal of a negative one, without a second core dump."""
+    """End with an exit code. If it is negative, end by that signal, without a second core dump."""
     if code < 0:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))

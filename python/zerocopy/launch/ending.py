@@ -1,8 +1,8 @@
-"""Ends a program that started warm soon: what its fork server has loaded is left to the kernel.
+"""Ends a program that started warm quickly: the kernel frees everything that its fork server has loaded.
 
-To take apart what a fork shares with its parent copies nearly all of it first, a page at a time: 0.2 s for torch and
-transformers. Python does not promise to finalize objects that still exist at the end, nor do programs see modules of
-site-packages go. What the program made itself ends as ever, by the interpreter.
+Freeing objects that a fork shares with its parent copies nearly all of them first, page by page: 0.2 s for torch and
+transformers. Python does not promise to finalize objects that still exist at the end, and programs do not see how
+modules of site-packages are freed. The interpreter finalizes objects that the program made itself, as always.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import Any
 
 from zerocopy.launch.recording import library_folders
 
-# Their C libraries write files when they are taken apart.
+# The C libraries of these modules write files when they are finalized.
 _WRITE_AT_EXIT = frozenset({"h5py", "netCDF4", "tables"})
-# Such libraries may report at the end what they have counted.
+# Libraries that are injected by these variables may report results at the end.
 _INJECTED = ("LD_PRELOAD", "LD_AUDIT", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
-# Their end loses nothing: a FileIO writes at once, a reader never, and the others have no file.
+# Freeing these loses no data: a FileIO writes at once, a reader never writes, and the others have no file.
 _WITHOUT_CONTENT = frozenset({io.BytesIO, io.StringIO, io.FileIO, io.BufferedReader})
 _OF_THE_INTERPRETER = frozenset({"__main__", "__mp_main__", "builtins", "sys"})
 
@@ -38,7 +38,7 @@ _libraries: tuple[str, ...] = ()
 
 
 def prepare() -> None:
-    """Register this module at exit before a fork server imports anything: what is registered first is called last."""
+    """Register this module at exit before a fork server imports anything, so that it is called last."""
     global _libraries
     atexit.register(_keep)
     _libraries = library_folders()
@@ -63,7 +63,7 @@ def leave_loaded() -> None:
         return
     _leaves_loaded = True
     libc = ctypes.CDLL(None)
-    # Called last to first, before the destructors of libraries: C's streams are written, then the process ends.
+    # C calls these in reverse order, before the destructors of libraries: flush C's streams, then end the process.
     libc.on_exit(libc._exit, None)
     libc.on_exit(libc.fcloseall, None)
 
@@ -78,10 +78,10 @@ def note_exit_code(code: object) -> None:
 
 
 def _keep() -> None:
-    """Hide modules from the interpreter, which clears those that it finds.
+    """Hide modules from the interpreter, which would clear them.
 
-    Not if the program has made an object with a finalizer, such as a file: a module may be all that holds it. The
-    interpreter would not find it in a module that is frozen.
+    Hide none if the program has made an object with a finalizer, such as a file, because only a module may hold it. The
+    interpreter would not find that object in a frozen module.
     """
     if not _leaves_loaded or any(map(_has_finalizer, gc.get_objects())):
         for finalizer in _operators:
@@ -96,8 +96,8 @@ def _keep() -> None:
 class _End:
     """Ends the process when the interpreter clears the module sys, after all others.
 
-    What a weak reference's callback has printed until then is written: modules that are kept hold the streams. The
-    interpreter would go on with each name that was ever used, in 20 ms.
+    Output that callbacks of weak references have printed until then is written, because hidden modules hold the
+    streams. After this, the interpreter would free each name that was ever used, which takes 20 ms.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ class _End:
 
 
 def _are_written() -> bool:
-    """Return whether the standard streams could write all that was printed: if not, the exit code is another."""
+    """Return whether the standard streams could write everything that was printed. If not, the exit code changes."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name, None)
         if stream is not getattr(sys, f"__{name}__"):
@@ -137,7 +137,7 @@ def _are_written() -> bool:
 
 
 def _has_finalizer(made: object) -> bool:
-    """Return whether an object's end may have an effect. The fork server's objects are frozen, and skipped."""
+    """Return whether finalizing an object may have an effect. The fork server's objects are frozen, and skipped."""
     kind = type(made)
     if kind is GeneratorType:
         return not made.gi_code.co_filename.startswith(_libraries)  # type: ignore[attr-defined]

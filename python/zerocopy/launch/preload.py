@@ -16,17 +16,17 @@ from typing import Any
 from zerocopy.launch import circumstances, recording, variables
 from zerocopy.launch.queries import Queries, state_of
 
-#: They prepare the terminal, or patch others, when they are imported.
+#: These modules prepare the terminal, or patch other modules, when they are imported.
 _NEVER = frozenset(
     {"antigravity", "curses", "readline", "rlcompleter", "this", "idlelib", "turtle", "tkinter"}
 )
 
-#: Whether torch's seed, or the first word of NumPy's state, was drawn at import: people choose small numbers.
+#: Whether torch's seed, or the first word of NumPy's state, was drawn at import. Seeds chosen by people are small.
 _IS_DRAWN = {"torch": lambda seed: seed >= 1 << 32, "numpy": lambda word: word == 1 << 31}
 
 
 class HasEffects(Exception):
-    """A module does more, when it is imported, than a fork could repeat."""
+    """Importing a module has an effect that a fork cannot repeat."""
 
     def __init__(self, module: str, effect: str) -> None:
         super().__init__(f"{module} {effect} when it is imported")
@@ -67,7 +67,7 @@ def watched(words: list[str]) -> Iterator[set[str]]:
         with variables.reads_noted() as seen:
             yield seen
     finally:
-        # A module may also have kept it, to look at it later.
+        # A module may also have stored the list, to read it later.
         if arguments.is_read or sys.getrefcount(arguments) > alone:
             seen.add(circumstances.ARGUMENTS)
         sys.argv = plain
@@ -79,7 +79,7 @@ def import_all(modules: list[str], foreign: list[str], captured: int) -> None:
     Parameters
     ----------
     modules, foreign : list of str
-        The modules, and those that a finder of the program is to load.
+        The modules, and those that a finder of the program has to load.
     captured : int
         The descriptor of the file that stdout and stderr lead to.
     """
@@ -91,7 +91,7 @@ def import_all(modules: list[str], foreign: list[str], captured: int) -> None:
             name.partition(".")[0],
             next(part for part in _lineage(name) if part not in sys.modules),
         )
-        with contextlib.suppress(Exception, SystemExit):  # the program may have caught the same
+        with contextlib.suppress(Exception, SystemExit):  # the program may catch the same exception
             importlib.import_module(name)
         if _threads() > 1:
             _stop_pools()
@@ -124,13 +124,13 @@ def _is_loaded_plainly(name: str) -> bool:
 
 
 def settle() -> None:
-    """Move all objects out of the collector's sight, so that a child does not copy their pages to look at them."""
+    """Exclude all objects from garbage collection, so that a child does not copy their pages by looking at them."""
     gc.collect()
     gc.freeze()
 
 
 def has_other_threads() -> bool:
-    """Return whether another thread than the caller's runs in this process."""
+    """Return whether a thread besides the caller's runs in this process."""
     return _threads() > 1
 
 
@@ -149,7 +149,7 @@ def _require_no_effects(name: str, captured: int, descriptors: set[str]) -> None
 
 
 def _random_states() -> dict[str, tuple[Any, ...]]:
-    """Return the states of the generators, of which each program gets fresh ones."""
+    """Return the states of the random generators. Each program gets fresh ones."""
     found: dict[str, tuple[Any, ...]] = {"random": random.getstate()}
     numpy, torch = sys.modules.get("numpy.random"), sys.modules.get("torch")
     if numpy is not None:
@@ -169,7 +169,7 @@ def _are_as_before(before: dict[str, tuple[Any, ...]], states: dict[str, tuple[A
 
 
 def _stop_pools() -> None:
-    """Fork once: OpenBLAS ends its threads before each fork, and starts them again when there is work."""
+    """Stop OpenBLAS's threads by a fork: OpenBLAS ends them before each fork, and starts them again when needed."""
     pid = os.fork()
     if pid == 0:
         os._exit(0)
@@ -181,17 +181,17 @@ def _threads() -> int:
 
 
 def _descriptors() -> set[str]:
-    """Return the open descriptors. The listing's own is among them: it gets the lowest number that is free."""
+    """Return the open descriptors, among them the one of this listing, which gets the lowest free number."""
     return set(os.listdir("/proc/self/fd"))
 
 
 class Files:
-    """The files of this process's modules, and the paths that imports asked about, as they were at that time.
+    """The state that files of this process's modules, and paths that imports read or queried, had at that time.
 
     Parameters
     ----------
     asked : Queries
-        What imports asked.
+        The queries that imports made.
     """
 
     def __init__(self, asked: Queries) -> None:
@@ -199,7 +199,7 @@ class Files:
         with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
             names.update(line.split(maxsplit=5)[5].rstrip("\n") for line in maps if ".so" in line)
         modules = {name for name in names if isinstance(name, str) and name.startswith("/")}
-        # A folder changes when a package, or a module of one, is installed: an import may have looked for it.
+        # A folder changes when a package or module is installed there, and an import may have looked for that one.
         # The folders of other files that were read are the program's own, and change while it works.
         paths = modules | asked.read | asked.listed | {os.path.dirname(path) for path in modules}
         paths.update(path for path in sys.path if os.path.isdir(path))

@@ -55,11 +55,11 @@ class Recorder:
         self._identity, self._pid = request.identity, os.getpid()
         self._folder, self._script = os.getcwd(), checksum(request)
         self._changes = variables.watch_changes(library_folders())
-        # The first to be registered is the last to be called.
+        # The function that is registered first is called last.
         atexit.register(self._finish)
 
     def _finish(self) -> None:
-        """Write the record, and start a fork server if there is none for it. A program's end never fails for this."""
+        """Write the record, and start a fork server if none has it. Errors here do not change how the program ends."""
         if os.getpid() != self._pid:  # a child that the program forked
             return
         if self._only_with not in ("", *sys.modules):
@@ -72,11 +72,11 @@ class Recorder:
             if doubt_of_record(record):
                 return
             if self._preloaded is not None and importable_ahead(record) == importable_ahead(before):
-                return  # the fork server that this process came from will do
+                return  # the fork server that this process came from has all the imports
             start_server(record, self._path, self._environment, self._request)
 
     def _record(self, before: records.Record) -> records.Record:
-        """Return the record after this run. Modules that this run did not need stay: other arguments may need them."""
+        """Return the record after this run. It keeps modules that this run did not need, for other arguments."""
         modules, foreign = _modules(self._there_before)
         modules = list(dict.fromkeys([*before.modules, *modules]))
         changes = {name: dict(by) for name, by in before.changes.items()}
@@ -98,10 +98,10 @@ class Recorder:
 
 
 def _modules(there_before: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return further modules of the standard library and of site-packages that are imported here, in order.
+    """Return the modules of the standard library and site-packages that were imported since, in order of import.
 
-    Those after the last that was there before: to look at a name copies the page of it from the fork server. The second
-    list has those of them that a finder of the program's own has loaded.
+    They stand behind the last module that was loaded before. The search goes backwards to that one, because looking at
+    a name copies its page from the fork server. The second list has the modules that the program's own finder loaded.
     """
     last, known = there_before[-1:], {*there_before}
     names = list(itertools.takewhile(lambda name: name not in last, reversed(sys.modules)))
@@ -124,7 +124,7 @@ def _modules(there_before: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def is_foreign(module: ModuleType) -> bool:
-    """Return whether none of Python's own loaders has loaded a module. pytest's loader rewrites assertions, say."""
+    """Return whether another loader than Python's own has loaded a module, for example pytest's."""
     return type(getattr(module.__spec__, "loader", None)) not in _LOADERS
 
 
@@ -140,7 +140,7 @@ def start_server(
 ) -> None:
     """Start a fork server in a process group of its own, with none of this process's files.
 
-    It stays in this session, unless that is the program's own: then it gets one too.
+    The fork server stays in this session. If the session is the program's own, the server gets its own too.
     """
     import subprocess
 
@@ -157,7 +157,7 @@ def start_server(
         os.write(descriptor, payload)
         os.lseek(descriptor, 0, os.SEEK_SET)
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-        for name, value in sys._xoptions.items():  # of which that has only some
+        for name, value in sys._xoptions.items():  # the function above returns only some of them
             flags += ["-X", name if value is True else f"{name}={value}"]
         if circumstances.is_unbuffered():
             flags.append("-u")

@@ -1,6 +1,6 @@
 """The folder of warm starts, and the records in it: which modules a program imported the last time.
 
-The folder is its user's alone. A record is advice: a wrong one costs a plain run.
+Only its user can access the folder. A wrong record does no harm: the program then starts cold.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LIFETIME = 86400.0  # seconds
 
 
 def folder() -> str:
-    """Return the folder of records and sockets, made if it is missing. ``OSError``, also if others may write to it."""
+    """Return the folder of records and sockets; create it if needed. ``OSError``, also if others may write to it."""
     user = os.geteuid()
     base = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{user}"
     if not (base.startswith("/") and os.access(base, os.W_OK | os.X_OK)):
@@ -38,7 +38,7 @@ def folder() -> str:
 
 
 def short(text: str) -> str:
-    """Return a file name for a text. Two texts may share it, so each file says which text it is for."""
+    """Return a file name for a text. Two texts may have the same name, so each file records its text."""
     data = text.encode("utf-8", "surrogateescape")
     return f"{zlib.crc32(data):08x}{zlib.adler32(data):08x}"
 

@@ -19,7 +19,7 @@ _ASSIGNMENT = re.compile(
     rb"""environ\s*\[\s*['"](\w+)['"]\s*\]\s*=(?!=)|(?:setdefault|putenv|unsetenv|pop)\(\s*['"](\w+)['"]"""
     rb"""|environ\.(update)\(|environ\s*(\|=)|(load_dotenv)"""
 )
-# They replace parts of modules that are imported after them, or come with a debugger.
+# These modules replace parts of modules that are imported later, or belong to a debugger.
 _UNFIT = frozenset({"coverage", "debugpy", "eventlet", "gevent", "pydevd", "trio_debug"})
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)  # exec keeps them, fork does not
 
@@ -55,16 +55,16 @@ class Request(NamedTuple):
 
     @property
     def identity(self) -> str:
-        """The name that its record is kept under."""
+        """The name under which the program's record is stored."""
         program, here = self.words[0], os.getcwd()
         words = f"-m {program} in {here}" if self.is_module else os.path.normpath(os.path.join(here, program))
         return f"{sys.prefix}{circumstances.wanted_warnings()}: {words}"
 
 
 def named(words: list[str], is_module: bool) -> list[str]:
-    """Return the words with the full path of a command such as ``torchrun``: a script for Python on the ``PATH``.
+    """Return the words with the full path of a command such as ``torchrun``, which is a Python script on the ``PATH``.
 
-    A file of that name in the present folder comes first, as it does for ``python``.
+    A file of that name in the current folder comes first, as for ``python``.
     """
     program = words[0]
     if is_module or os.sep in program or os.path.lexists(program):
@@ -80,7 +80,7 @@ def named(words: list[str], is_module: bool) -> list[str]:
 
 
 def parse(words: list[str]) -> Request | None:
-    """Return the program that the words after ``run`` name with ``--warm``; None for words that argparse must see."""
+    """Return the program to start warm, from the words after ``run``; None for words that argparse must parse."""
     chosen: set[str] = set()
     verbosity = 0
     for number, word in enumerate(words):
@@ -100,7 +100,7 @@ def parse(words: list[str]) -> Request | None:
 
 
 def of_this_process(share: bool, session: circumstances.Session) -> Request | None:
-    """Return the program that this Python was started with, below a warm start; None for code and for input.
+    """Return the program of this Python process, which a warm program started; None for code (``-c``) and for input.
 
     Parameters
     ----------
@@ -175,9 +175,9 @@ def doubt_of_record(record: Record) -> str:
 
 
 def importable_ahead(record: Record) -> list[str]:
-    """Return the modules of a record that a program imports before it changes what an import can read.
+    """Return the modules of a record that a program imports before it changes variables that an import reads.
 
-    What an installed module changes when it is imported counts only if that module cannot be imported ahead.
+    Changes by the import of an installed module count only if that module cannot be imported ahead.
     """
     is_read = circumstances.reader(record.variables)
     changes = [each for name, by in record.changes.items() if is_read(name) for each in by.items()]
@@ -193,7 +193,7 @@ def importable_ahead(record: Record) -> list[str]:
 
 
 def checksum(request: Request) -> int:
-    """Return a number that differs for another text of the script; 0 for a module, a folder or a pipe. ``OSError``."""
+    """Return a checksum of the script's text; 0 for a module, a folder or a pipe. ``OSError``."""
     if request.is_module or not os.path.isfile(request.words[0]):
         return 0
     with open(request.words[0], "rb") as file:

@@ -1,7 +1,7 @@
-"""The fork server of warm starts: it has a program's imports, runs nothing else, and forks the program when asked.
+"""The fork server of warm starts: has imported a program's modules, runs nothing else, and forks on request.
 
 It lives in the session of the clients that it serves, so that a child can join its client's process group: Ctrl-C,
-Ctrl-Z and the terminal then reach the program as they would any other.
+Ctrl-Z and the terminal then reach the program as they reach any other.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from zerocopy.launch.request import Request, doubt_of_record, importable_ahead
 
 IDLE_SECONDS = 900.0
 MAX_SERVERS = 4
-_PATIENCE = 5.0  # seconds for a client to say what it wants
+_PATIENCE = 5.0  # seconds to wait for a client's request
 _MAX_RESTARTS = 16
 
 Program = Callable[[], object]
 
 
 def main() -> None:
-    """Serve until there is nothing to serve. In a forked child, run the client's program instead."""
+    """Serve until no more clients come. In a forked child, run the client's program instead."""
     run = _serve()
     if run is not None:
         program.run(run)
@@ -95,7 +95,7 @@ def _serve() -> Program | None:
 
 
 def _exclude(record: records.Record, module: str, request: dict[str, Any]) -> NoReturn:
-    """Start again without a package: it cannot be taken back out of this process."""
+    """Start again without a package, because a package cannot be unloaded from this process."""
     excluded = sorted({*record.excluded, module})
     if module in record.excluded or len(excluded) > _MAX_RESTARTS:
         record = record._replace(doubt=f"{module} cannot be imported ahead")
@@ -119,7 +119,7 @@ def _begin_again(record: records.Record, request: dict[str, Any]) -> NoReturn:
 
 
 def _make_room(place: Path) -> None:
-    """End the fork servers of this user that were used longest ago, so that there are few."""
+    """End the least recently used fork servers of this user, so that few remain."""
     from zerocopy.launch import control
 
     others = sorted(control.status(), key=lambda found: -found["used"])
@@ -175,7 +175,7 @@ class _Server:
     def run(self) -> Program | None:
         """Serve; return the program in the child that is to run it."""
         signal.signal(signal.SIGCHLD, lambda *_: None)  # so that it wakes the selector
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the session's end is seen otherwise
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the server checks for the session's end itself
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         while self._clients or not self._is_ending:
             ready = [key.fileobj for key, _ in self._selector.select(IDLE_SECONDS)]
@@ -213,7 +213,7 @@ class _Server:
             self._leader = None
 
     def _lose(self, connection: socket.socket) -> None:
-        """End the program of a client that has gone: it would have been one process with the client."""
+        """End the program of a client that has ended, because in a plain start both would be one process."""
         for client in self._clients.values():
             if client.connection is connection:
                 with contextlib.suppress(ProcessLookupError):
@@ -240,7 +240,7 @@ class _Server:
         with contextlib.suppress(KeyError):
             self._selector.unregister(client.connection)
         client.connection.close()
-        # The program may have imported more than the last time: its process has started another server for that.
+        # If the program has imported more than the last time, its process has started another server for that.
         record = records.load(self._record.program)
         if record is None or doubt_of_record(record) or importable_ahead(record) != self._ahead:
             self._end_listening()
@@ -251,7 +251,7 @@ class _Server:
         try:
             sockets.require_same_user(connection)
             connection.settimeout(_PATIENCE)
-            # A client sends no files before it: those sent to a stopped process would stay open.
+            # A client waits for this before it sends files, because files sent to a stopped process would stay open.
             sockets.send(connection, {"hello": os.getpid()})
             body, descriptors = sockets.receive(connection)
             if body["op"] == "start":
@@ -298,7 +298,7 @@ class _Server:
             reason = f"{changed} has changed" if changed else ""
             if preload.has_other_threads():
                 reason = "a thread runs in the fork server"
-            if reason:  # without a word on it, the child ends
+            if reason:  # without the go-ahead, the child ends
                 self._end_listening()
                 raise child.Refused(reason)
             file.write(b"g")

@@ -1,4 +1,4 @@
-"""Messages of fork servers and their clients: packets of JSON, with descriptors along.
+"""Messages of fork servers and their clients: packets of JSON, with file descriptors attached.
 
 The sockets lie in the folder of warm starts, which :func:`records.folder` has found private. Both sides ask the kernel
 who the other is.
@@ -16,7 +16,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # a client of warm starts has no time to import it
+if TYPE_CHECKING:  # importing it would slow a client of warm starts
     from pathlib import Path
 
 _MOST_DESCRIPTORS = 240  # the kernel takes 253
@@ -26,7 +26,7 @@ _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
 def connect(place: str | Path, timeout: float) -> socket.socket | None:
-    """Connect to the server; None where none listens. ``OSError``."""
+    """Connect to the server. Return None if no server listens. ``OSError``."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     try:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LARGEST)
@@ -45,7 +45,7 @@ def listen(place: Path) -> socket.socket:
     """Listen at a path, and replace an old socket there. The caller must hold the lock."""
     kind = socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
     listener = socket.socket(socket.AF_UNIX, kind)
-    # Under a name of its own until it listens: whoever finds the socket finds a server.
+    # The socket has a temporary name until it listens, so a client that finds it finds a server.
     fresh = place.with_name(f".{os.getpid()}")
     fresh.unlink(missing_ok=True)
     listener.bind(os.fspath(fresh))
@@ -55,7 +55,7 @@ def listen(place: Path) -> socket.socket:
 
 
 def require_same_user(connection: socket.socket) -> None:
-    """Raise ``PermissionError`` unless the user at the other end is this one."""
+    """Raise ``PermissionError`` unless the process at the other end has the same user."""
     _, uid, _ = _CREDENTIALS.unpack(
         connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     )
@@ -69,7 +69,7 @@ def send(connection: socket.socket, body: dict[str, Any], descriptors: Sequence[
 
 
 def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """Wait for a message; return it with its descriptors, which the caller owns. ``OSError``, also if none comes."""
+    """Wait for a message. Return it with its descriptors, for the caller to own. ``OSError``, also if none comes."""
     text, descriptors, flags, _ = socket.recv_fds(
         connection, _LARGEST, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
     )
@@ -88,7 +88,7 @@ def close_all(descriptors: Sequence[int]) -> None:
 
 @contextlib.contextmanager
 def lock(place: Path) -> Iterator[bool]:
-    """Hold the lock of a path within a block, or learn that another does. The file stays: it is what is locked."""
+    """Hold the lock of a path within a block. Yield False if another process holds it. The lock file is not removed."""
     with place.with_name(f"{place.name}.lock").open("ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -13,7 +13,7 @@ from zerocopy.process import descendants
 
 
 class _Name(str):
-    """A variable's name that an import got from all of ``os.environ``. It records what the import asks of the name."""
+    """A name that an import got by iterating over ``os.environ``. It records the prefixes that the import tests."""
 
     is_asked: bool
     prefixes: set[str]
@@ -52,7 +52,7 @@ class _WatchedReads(os._Environ):  # type: ignore[type-arg]
 def reads_noted() -> Iterator[set[str]]:
     """Record the variables that Python code reads within a block: names, and prefixes with an asterisk.
 
-    tqdm and fsspec go through all variables, and ask of each name whether it starts as their own do.
+    tqdm and fsspec iterate over all variables, and test whether each name starts with their own prefix.
     """
     before = os.environ.__class__
     seen = _WatchedReads.seen = set()
@@ -68,14 +68,14 @@ def reads_noted() -> Iterator[set[str]]:
             seen.add(circumstances.ALL)
 
 
-_OWN = frozenset({descendants.VARIABLE, descendants.PATH})  # which zerocopy itself changes
+_OWN = frozenset({descendants.VARIABLE, descendants.PATH})  # zerocopy itself changes these
 
 
 def watch_changes(folders: tuple[str, ...]) -> Callable[[], dict[tuple[str, str], set[str]]]:
     """Record from now on which variables change, and return a function that returns them.
 
-    Each is a variable with the installed module that changed it while that was imported ("" for the program), and all
-    modules that were there at its first change.
+    A key of the result is a variable, with the installed module whose import changed it ("" for the program). The value
+    is the names of all modules that were loaded at the first change.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def watch_changes(folders: tuple[str, ...]) -> Callable[[], dict[tuple[str, str]
         if key not in changes:
             changes[key] = set(sys.modules)
         elif value == at_start.get(name) and changes[key].issuperset(sys.modules):
-            del changes[key]  # it is as it was, and no import came between
+            del changes[key]  # the variable has its old value again, and no import saw the other one
 
     class Environ(kind):  # type: ignore[misc]
         def __setitem__(self, name: Any, value: Any) -> None:
@@ -110,7 +110,7 @@ def watch_changes(folders: tuple[str, ...]) -> Callable[[], dict[tuple[str, str]
 
 
 def _importing(folders: tuple[str, ...]) -> str:
-    """Return the installed module that is being imported by the caller; "" where the program's own code runs."""
+    """Return the installed module whose import runs the caller; "" if the program's own code does."""
     frame = sys._getframe(2)
     while frame is not None and frame.f_code.co_name != "<module>":
         frame = frame.f_back  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""``zerocopy.assign`` and ``zerocopy.load_model``: a module's tensors get the memory of a checkpoint's."""
+"""``zerocopy.assign`` and ``zerocopy.load_model``: make a module's tensors use a checkpoint's memory."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ _LOAD_ARGUMENTS = {*inspect.signature(loader.load).parameters, *_PICKLE_ARGUMENT
 def assign(
     module: torch.nn.Module, state_dict: Mapping[str, Any], *, strict: bool = True, keep_dtype: bool = True
 ) -> modules.IncompatibleKeys:
-    """Load a state dict into a module, whose parameters and buffers then share its memory.
+    """Load a state dict into a module, whose parameters and buffers then share the state dict's memory.
 
-    Does what ``module.load_state_dict(state_dict, strict)`` does, with its keys, checks, hooks and messages, but
-    copies a tensor only where it must: to another dtype, device or order of strides, into memory that other tensors
-    share, and for the second of two parameters that one tensor of the state dict would fill.
+    Does what ``module.load_state_dict(state_dict, strict)`` does, with the same keys, checks, hooks and messages. A
+    tensor is copied only to another dtype, device or order of strides, into memory that other tensors share, and for
+    the second of two parameters that one tensor of the state dict would fill.
 
     Parameters
     ----------
     module : torch.nn.Module
-        Its parameters stay the objects that they are, so optimizers, hooks and tied weights go on. A parameter on
-        the ``meta`` device is replaced where the release of PyTorch cannot do better (before 2.3). Devices and
-        ``requires_grad`` stay too. Tensors on ``meta`` go to the device of the state dict's.
+        Its parameters stay the same objects, so optimizers, hooks and tied weights keep working. Before PyTorch 2.3, a
+        parameter on the ``meta`` device is replaced by a new object. Devices and ``requires_grad`` stay too, but
+        tensors on ``meta`` go to the device of the state dict's tensors.
     state_dict : mapping
-        Of names to tensors: a ``dict``, what ``zerocopy.load`` returned, a checkpoint of placeholders.
+        A mapping of names to tensors: a ``dict``, the result of ``zerocopy.load``, or a checkpoint of placeholders.
     strict : bool
         Whether missing and unexpected keys are an error.
     keep_dtype : bool
-        True: tensors of another dtype are converted to the module's, which takes a copy. False: the module takes the
-        dtypes and kinds of tensors of the state dict, as by ``load_state_dict(assign=True)``.
+        True: tensors of another dtype are converted to the module's dtype, which makes a copy. False: the module takes
+        over the dtypes and kinds of the state dict's tensors, as with ``load_state_dict(assign=True)``.
 
     Returns
     -------
@@ -57,16 +57,16 @@ def assign(
     Raises
     ------
     RuntimeError
-        As from ``load_state_dict``: shapes that differ, and missing and unexpected keys with `strict`. Valid
-        tensors have been assigned.
+        As from ``load_state_dict``: shapes that differ, and missing and unexpected keys with `strict`. The
+        tensors that fit have been assigned.
     TypeError
         `module` is not a module, or `state_dict` is not a mapping.
 
     Warns
     -----
     UserWarning
-        Tensors of the module are on the ``meta`` device still, since the state dict does not have them. Also
-        without `strict`, if a prefix before every name keeps them from matching.
+        Some tensors of the module are still on the ``meta`` device, because the state dict does not have them. Or,
+        without `strict`, every name in the state dict has a prefix that keeps it from matching.
 
     Examples
     --------
@@ -100,18 +100,18 @@ def load_model(
         As for ``zerocopy.assign``: parameters stay the objects that they are. Its tensors may be on the ``meta``
         device.
     path : str, PathLike, binary file object or buffer
-        As in ``zerocopy.load``. Of a ``.safetensors`` file, which holds tied tensors once, one name is enough for all
-        names that a tensor has in the module.
+        As in ``zerocopy.load``. A ``.safetensors`` file holds tied tensors once, under one name. That name fills all
+        names that the tensor has in the module.
     strict : bool
-        Whether missing and unexpected keys are an error, and a wrong index of shards, as for ``zerocopy.load``.
+        Whether missing keys, unexpected keys and, as for ``zerocopy.load``, a wrong index of shards are an error.
     assign : bool
         True: the file's tensors become the module's, as in ``zerocopy.assign``. False: they are copied into the
-        memory that the module has; of private memory that takes the module's own and no more.
+        module's own memory, and take no private memory beyond that.
     device, map_location : optional
-        Where tensors of a module on the CPU or on ``meta`` go, in any form of `map_location`; those on another
-        device stay there. Default: all stay, and those on ``meta`` go where the file says.
+        Where the module's tensors on the CPU or on ``meta`` go, in any form of `map_location`. Tensors on another
+        device stay there. Default: all tensors stay, except that those on ``meta`` go where the file says.
     keep_dtype : bool
-        As for ``zerocopy.assign``. True: the file's tensors of another dtype are copied to the module's.
+        As for ``zerocopy.assign``. True: the file's tensors of another dtype are converted to the module's dtype.
     **load_args
         Further arguments of ``zerocopy.load``: ``mode``, ``backend``, ``weights_only``, ...
 

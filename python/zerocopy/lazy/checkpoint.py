@@ -105,7 +105,7 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         return materialized(self[name])
 
     def get_slice(self, name: str) -> Slice:
-        """Return an object whose ``[index]`` reads a part of the tensor only.
+        """Return an object whose ``[index]`` reads only that part of the tensor.
 
         Parameters
         ----------
@@ -140,7 +140,7 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         device: Device = None,
         into: Mapping[str, torch.Tensor] | None = None,
     ) -> dict[str, torch.Tensor]:
-        """Read parts of many tensors at once: planned beforehand, many requests in flight, straight into tensors.
+        """Read parts of many tensors at once, with planned, parallel requests that fill the tensors directly.
 
         Parameters
         ----------
@@ -149,7 +149,7 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         device : optional
             Where the results go. Default: the ``device=`` that the checkpoint was opened with, or the CPU.
         into : mapping of str to torch.Tensor, optional
-            Tensors to be filled, by name; other names get new ones. Values are cast to the tensor's dtype.
+            Tensors to fill, by name. Other names get new tensors. Values are cast to the dtype of the tensor to fill.
 
         Returns
         -------
@@ -161,7 +161,7 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         KeyError
             The checkpoint does not have a tensor of that name.
         IndexError, TypeError, ValueError
-            As torch raises them for such an index; a tensor of `into` has another shape than the part.
+            torch raises the same error for this index; or a tensor of `into` has another shape than the part.
         OSError
             The operating system refused, or a file changed since it was opened.
 
@@ -234,7 +234,7 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         Returns
         -------
         dict of str to object
-            By dotted names. Of a ``.safetensors`` file, its metadata.
+            The values by dotted name. For a ``.safetensors`` file, its metadata.
         """
         said: dict[str, Any] = {}
         for layer in self.layers:
@@ -243,7 +243,7 @@ class Checkpoint(Mapping[str, torch.Tensor]):
 
     @property
     def path(self) -> str:
-        """The file's path, or the name in messages of a source without a path; of an overlay all, with ``" + "``."""
+        """The file's path, or the name in messages for a source without one. An overlay joins them by ``" + "``."""
         return self._path or " + ".join(layer.path for layer in self._layers)
 
     def tree(self, depth: int | None = None) -> str:
@@ -277,9 +277,10 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         return [] if self.closed else list(self)
 
     def close(self) -> None:
-        """Close the file. A ``with`` block does it at its end.
+        """Close the file. A ``with`` block does so at its end.
 
-        Other methods, and lazy tensors that were not loaded, then raise ``ClosedError``. Tensors that were read stay.
+        Other methods, and lazy tensors that were not loaded, then raise ``ClosedError``. Tensors that were read stay
+        valid.
         """
         self._closed = True
         for layer in self._opened:
@@ -287,7 +288,7 @@ class Checkpoint(Mapping[str, torch.Tensor]):
 
     @property
     def closed(self) -> bool:
-        """Return whether it, or one of the files of an overlay, was closed."""
+        """Return whether the checkpoint, or one of the files of an overlay, was closed."""
         return self._closed or any(layer.closed for layer in self._layers)
 
     def __enter__(self) -> Checkpoint:
@@ -304,7 +305,7 @@ class Checkpoint(Mapping[str, torch.Tensor]):
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """The files that it is made of, the uppermost last."""
+        """The layers of the checkpoint, the uppermost last. A layer is a file, or a mapping of tensors."""
         self._require_open()
         return self._layers
 
@@ -320,18 +321,18 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         return info._replace(tied=tuple(other for other in info.tied if owners.get(other) is layer))
 
     def _find(self, name: object) -> Layer | None:
-        """Return the file that a name is of: the uppermost that has it."""
+        """Return the uppermost layer that has a name; None for an unknown name."""
         if len(self.layers) == 1:
             return self.layers[0] if name in self.layers[0] else None
         return self._owners.get(name) if isinstance(name, str) else None
 
     @cached_property
     def _owners(self) -> dict[str, Layer]:
-        """The file that each tensor is of, for questions about many names."""
+        """The layer of each name, for look-ups of many names."""
         return {name: layer for layer in self.layers for name in layer.names()}
 
     def layer_of(self, name: object) -> Layer:
-        """Return the file that a tensor is read from. Raises KeyError for an unknown name."""
+        """Return the layer that a tensor is read from. Raise KeyError for an unknown name."""
         if (layer := self._find(name)) is None:
             others = (other for each in self.layers for other in each.other_names())
             raise no_such_name(self.path, name, self, others)

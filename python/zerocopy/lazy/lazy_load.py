@@ -41,13 +41,13 @@ def lazy_load(
 ) -> Any:
     """Load what ``torch.save`` wrote, with placeholders for its tensors.
 
-    The object is the one that ``zerocopy.load`` returns; its tensors are :class:`zerocopy.NotYetLoadedTensor`, which
-    take no memory and no address space until they are used, and give it back with the last real tensor.
+    The object is the one that ``zerocopy.load`` returns, but its tensors are :class:`zerocopy.NotYetLoadedTensor`. They
+    take no memory and no address space until they are used. Both are released with the last real tensor.
 
     Parameters
     ----------
     path : str, PathLike, binary file object or buffer
-        As for ``load``. A file object that can seek is read by position, when tensors are used: keep it open.
+        As for ``load``. A file object that can seek is read when tensors are used, at their offsets: keep it open.
     dtype : torch.dtype, optional
         The dtype that floating-point tensors are cast to when they are loaded. Complex tensors need a complex
         dtype.
@@ -55,9 +55,9 @@ def lazy_load(
         Where tensors go when they are loaded; default: where they were saved from.
     keys, prefix, predicate : optional
         Select leaves by dotted name (``"model.layers.0.weight"``). `keys` are names of leaves or branches,
-        `prefix` is the beginning of names, and `predicate` is a function of a name. A leaf must satisfy all
-        that are given. Other leaves are left out of dicts, and are None in lists and tuples. An object that is not
-        selected becomes a dict of the tensors inside it that are.
+        `prefix` is the beginning of names, and `predicate` is a function of a name. A leaf must satisfy each
+        of the three that is given. Other leaves are left out of dicts, and are None in lists and tuples. An object that
+        is not selected becomes a dict of the selected tensors inside it.
     weights_only : bool
         As for ``load``.
     backend : {"auto", "mmap", "pread", "direct"}
@@ -75,9 +75,9 @@ def lazy_load(
     Raises
     ------
     KeyError
-        `keys` has a name that is neither of a leaf nor of a branch.
+        A name in `keys` is neither a leaf nor a branch.
     OSError, zerocopy.FormatError, pickle.UnpicklingError, zerocopy.UnsupportedError
-        As ``load``. A later fault of the file is raised when a placeholder is used.
+        As ``load``. If the file is damaged or replaced later, a placeholder raises the error when it is used.
 
     Examples
     --------
@@ -111,7 +111,7 @@ def _built(file: lazy_file.LazyFile, selection: Selection) -> Any:
 
 @context.outside_dispatch_modes
 def _load_file(f: Any, options: LazyOptions, selection: Selection) -> Any:
-    # To choose by names takes the safe machine: pickle's own knows of none.
+    # Selecting by dotted name needs the safe machine, because pickle's own unpickler does not know these names.
     trusting = not options.load.weights_only and selection.is_of_all
     with error_context.public(f, weights_only=not trusting):
         opened = lazy_file.open_archive(f, options.load)
@@ -123,7 +123,7 @@ def _load_file(f: Any, options: LazyOptions, selection: Selection) -> Any:
 
 
 def _load_trusting(opened: lazy_file.Opened, options: LazyOptions) -> Any:
-    """Load by pickle, which runs what the file says, with placeholders for tensors."""
+    """Load with pickle, which runs code that the file names, with placeholders for tensors."""
     archive, load = opened.archive, options.load
     source = lazy_file.LazyFile(archive, opened.name, options)
     pickled = io.BytesIO(archive.pickle())
@@ -142,8 +142,9 @@ _PythonUnpickler: Any = pickle._Unpickler
 class LazyUnpickler(StorageUnpicklerMixin, _PythonUnpickler):  # type: ignore[misc]
     """Puts placeholders where tensors would be, and hands real ones to the code of the file (``weights_only=False``).
 
-    That code may be C++, which keeps what it gets. Objects that take their attributes from a dict, as modules do, keep
-    placeholders. Only the unpickler in Python lets its steps be overridden.
+    That code may be C++, which would store a placeholder as an ordinary tensor. Objects that take their attributes from
+    a dict, as modules do, keep placeholders. The base class is the unpickler in Python, because only that one lets its
+    steps be overridden.
     """
 
     def __init__(self, file: Any, archive: _C.Archive, objects: Deferred, **pickle_args: Any) -> None:
@@ -156,7 +157,7 @@ class LazyUnpickler(StorageUnpicklerMixin, _PythonUnpickler):  # type: ignore[mi
 
     def _load_reduce(self) -> None:
         function, arguments = self.stack[-2:]
-        if not hasattr(function, "rebuilds"):  # else it is what find_class has put there
+        if not hasattr(function, "rebuilds"):  # not a function that find_class has put there
             self.stack[-2:] = self._objects.made_at_once, (function, arguments)
         super().load_reduce()
 

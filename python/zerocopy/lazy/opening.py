@@ -33,35 +33,36 @@ def open(
     unknown: Unknown = "refuse",
     strict: bool = True,
 ) -> Checkpoint:
-    """Open a checkpoint to look at it and take single tensors out of it.
+    """Open a checkpoint to inspect it and to read single tensors.
 
     Parameters
     ----------
     path : str, PathLike, binary file object or buffer
-        As for ``load``, in every format that it reads. A file object that can seek is read by position, where
-        something is asked for: keep it open. So is a file at a URL.
+        As for ``load``, in every format that it reads. From a file object that can seek, and from a URL, only the bytes
+        that a call needs are read. Keep such a file object open.
     mode : {"c", "r", "r+"}
     backend : {"auto", "mmap", "pread", "direct"}
     encoding : str
         As for ``load``.
     weights_only : bool
-        Opening never runs code of the file. With False a file that ``weights_only`` refuses is an
-        ``UnsupportedError``: ``lazy_load`` takes it.
+        Opening never runs code of the file. With False, a file that ``weights_only`` refuses raises
+        ``UnsupportedError``; ``lazy_load`` can read the file.
     dtype : torch.dtype, optional
         The dtype that floating-point tensors are converted to when they are read.
     device : optional
         Where tensors are moved when they are read.
     keys : iterable of str, optional
-        Only these, by their dotted names; the name of a branch means all that is in it.
+        Open only these dotted names. The name of a branch stands for all leaves in the branch.
     prefix : str, optional
-        Only those whose names begin so.
+        Open only names that begin with this text.
     predicate : callable, optional
-        Only those for which ``predicate(name)`` is true. All three, if given, have to agree.
+        Open only names for which ``predicate(name)`` is true. A name must satisfy each of these three options that is
+        given.
     unknown : {"refuse", "stub"}
-        As for ``load``: with "stub" a file that names unknown globals opens, and ``metadata()`` has a
-        ``zerocopy.Stub`` for each object that would need one.
+        As for ``load``. With "stub", a file that names unknown globals can be opened, and ``metadata()`` has a
+        ``zerocopy.Stub`` for each object that would need such a global.
     strict : bool
-        As for ``load``: False opens what the shards of a wrong index have.
+        As for ``load``. False: if an index of shards is wrong, open the tensors that the shards have.
 
     Returns
     -------
@@ -70,7 +71,7 @@ def open(
     Raises
     ------
     OSError, zerocopy.FormatError, zerocopy.UnsupportedError, pickle.UnpicklingError
-        As ``load``. A tensor whose own bytes are damaged is refused when it is asked for.
+        As ``load``. A tensor whose own record is damaged raises the error when it is accessed.
     KeyError
         The file does not have one of `keys`.
 
@@ -95,7 +96,7 @@ def open(
 
 
 def open_shards(index: shard_index.Index, options: LazyOptions, selection: Selection) -> Checkpoint:
-    """Open the shards of an index as one checkpoint: a layer each."""
+    """Open the shards of an index as one checkpoint, with a layer for each shard."""
     files: dict[Path, lazy_file.LazyFile] = {}
     with ExitStack() as on_failure:
         for shard in shard_index.present(index, options.load.strict):
@@ -113,7 +114,7 @@ def open_shards(index: shard_index.Index, options: LazyOptions, selection: Selec
 
 
 def overlay(*checkpoints: Checkpoint | Mapping[str, torch.Tensor] | File) -> Checkpoint:
-    """Stack checkpoints as one: if several have a name, the last one's tensor counts.
+    """Stack checkpoints as one. If several have the same name, the last one's tensor counts.
 
     No tensor is read or copied. Shared tensors of one file stay shared, unless a later file has one of the
     names.
@@ -126,13 +127,13 @@ def overlay(*checkpoints: Checkpoint | Mapping[str, torch.Tensor] | File) -> Che
     Returns
     -------
     Checkpoint
-        Names are in the order of their first appearance. Closing it closes the checkpoints that it opened itself. Once
-        one of the others is closed, it is closed too.
+        Names are in the order of their first appearance. Closing the result closes the files that ``overlay`` opened.
+        If a checkpoint that was given is closed, the result is closed too.
 
     Raises
     ------
     TypeError
-        Without arguments, or for a mapping of something else than tensors.
+        There are no arguments, or a mapping has values that are not tensors.
     OSError, zerocopy.FormatError, zerocopy.UnsupportedError, pickle.UnpicklingError
         As ``zerocopy.open``.
 

@@ -1,4 +1,4 @@
-"""``NotYetLoadedTensor``: a tensor that has a shape, and data as soon as something is done with it."""
+"""``NotYetLoadedTensor``: a tensor whose shape is known, and whose data are loaded when it is used."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from zerocopy.lazy import torch_functions
 from zerocopy.lazy.torch_functions import lent_argument, replaced
 from zerocopy.loading.extents import is_basic
 
-#: A notebook asks every object for these names. To show a placeholder must not load it.
+#: A notebook looks these names up in every object. Showing a placeholder must not load it.
 _NOTEBOOK = ("_repr_", "_ipython_")
 
 
 class NotYetLoadedTensor(torch.Tensor):
-    """A tensor of a checkpoint whose data are not there yet.
+    """A tensor of a checkpoint whose data are not loaded yet.
 
-    It takes the place of the tensor everywhere: any operation, indexing, NumPy, pickling, ``torch.nn.Parameter`` give
-    what the real tensor gives, which is loaded for it and kept. Its shape, dtype, device and strides are known before
-    that.
+    A placeholder works everywhere in place of the real tensor. Operations, indexing, NumPy, pickling and
+    ``torch.nn.Parameter`` load the real tensor, and give the result for that; operations keep it for later. Shape,
+    dtype, device and strides are known without a load.
 
-    Made by ``zerocopy.lazy_load`` and ``zerocopy.open``.
+    ``zerocopy.lazy_load`` and ``zerocopy.open`` make placeholders.
 
     Notes
     -----
-    As the source of ``copy_``, which is what ``load_state_dict`` does with it, it lends its real tensor and does not
-    keep it: a model can be filled from a checkpoint of its own size.
+    A placeholder does not keep its real tensor if it is the source of ``copy_``, as in ``load_state_dict``. So filling
+    a model does not hold the whole checkpoint in memory as well.
 
     Examples
     --------
@@ -61,7 +61,7 @@ class NotYetLoadedTensor(torch.Tensor):
 
     @property
     def is_loaded(self) -> bool:
-        """Return whether the data were asked for."""
+        """Return whether an operation or :meth:`materialize` has loaded the data."""
         return self._is_loaded
 
     if not hasattr(torch.Tensor, "nbytes"):  # before 2.0
@@ -74,8 +74,8 @@ class NotYetLoadedTensor(torch.Tensor):
     def materialize(self) -> torch.Tensor:
         """Return the real tensor.
 
-        The caller owns it: this placeholder refers to it while it lives, and loads it again after that. A placeholder
-        that was used by an operation has kept its tensor, and returns that.
+        The caller owns the tensor. The placeholder refers to the tensor while it lives, and loads it again after that.
+        A placeholder that an operation has used keeps its tensor, and returns that one.
 
         Returns
         -------
@@ -142,7 +142,7 @@ class NotYetLoadedTensor(torch.Tensor):
         return _kept(self).as_subclass(cls)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """Return a copy of the real tensor. Those over one storage find each other by `memo`."""
+        """Return a copy of the real tensor. By `memo`, copies of tensors over one storage share a storage too."""
         real = _kept(self)
         return super().__deepcopy__(memo) if real is self else real.__deepcopy__(memo)
 
@@ -173,7 +173,8 @@ class NotYetLoadedTensor(torch.Tensor):
     def __reduce_ex__(self, protocol: Any) -> Any:
         real = real_of(self)
         if (process := get_spawning_popen()) is not None:
-            # It opens shared memory by descriptors, and the program holds only the placeholder.
+            # The new process opens shared memory by descriptors. Until then the real tensor must live, and the program
+            # holds only the placeholder.
             process.__dict__.setdefault("_kept_by_zerocopy", []).append(real)
         return real.__reduce_ex__(protocol)
 
@@ -190,7 +191,7 @@ def set_own(placeholder: torch.Tensor, name: str, value: Any) -> None:
 
 
 def _knows(placeholder: NotYetLoadedTensor, func: Any) -> bool:
-    """Return whether the placeholder itself can answer."""
+    """Return whether the placeholder can answer a function without its real tensor."""
     known = torch_functions.METADATA if placeholder._is_dense else torch_functions.LITTLE_METADATA
     return placeholder._real is None and func in known
 
@@ -204,7 +205,7 @@ def handed_out(placeholder: NotYetLoadedTensor) -> torch.Tensor:
 
 
 def real_of(placeholder: NotYetLoadedTensor, *, scattered: bool = False) -> torch.Tensor:
-    """Return the real tensor, which the placeholder keeps only if it did before."""
+    """Return the real tensor. The placeholder does not keep it, unless it did before."""
     if placeholder._recipe is None:
         return placeholder if placeholder._becomes else _torch.undispatched(placeholder)
     real = placeholder._real
@@ -233,13 +234,13 @@ def materialized(value: Any) -> Any:
 
 
 def _kept(placeholder: NotYetLoadedTensor, *, scattered: bool = False) -> torch.Tensor:
-    """Return the real tensor, which the placeholder keeps: what an operation changes has to stay changed."""
+    """Return the real tensor, and make the placeholder keep it, so that changes by an operation stay."""
     real = real_of(placeholder, scattered=scattered)
     if placeholder._real is None and placeholder._recipe is not None:
         set_own(placeholder, "_real", real)
         set_own(placeholder, "_is_loaded", True)
         if placeholder._is_dense:
-            # torch.asarray sets the placeholder's flag, `x.data = placeholder` reads its data. Neither asks the class.
+            # torch.asarray sets the placeholder's flag, `x.data = placeholder` reads its data. Neither calls hooks.
             with _torch.without_torch_function():
                 if placeholder.requires_grad != real.requires_grad:
                     real.requires_grad_(placeholder.requires_grad)
@@ -288,8 +289,8 @@ def _item(placeholder: NotYetLoadedTensor, index: Any) -> torch.Tensor:
 def _parameter_to_be(placeholder: NotYetLoadedTensor) -> torch.Tensor:
     """Return an object that ``nn.Parameter`` accepts as its argument, and turns into the parameter.
 
-    For other classes than ``Tensor`` it calls ``detach`` and ``requires_grad_``, compares the class, and sets
-    ``_is_param``: then this becomes what it would have made of the real tensor.
+    For other classes than ``Tensor``, ``nn.Parameter`` calls ``detach`` and ``requires_grad_``, compares the class, and
+    sets ``_is_param``. That last step turns this object into the parameter that the real tensor would have become.
     """
     made = context.ordinarily(torch.Tensor.detach, _kept(placeholder))
     becomes = torch.nn.Parameter if type(made) is torch.Tensor else type(made)

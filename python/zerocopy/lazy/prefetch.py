@@ -31,8 +31,8 @@ _HOLDERS = (torch.Tensor, torch.nn.Module, Checkpoint, *_CONTAINERS)
 class Prefetch:
     """A running :func:`prefetch`.
 
-    The reading continues if this object is dropped, and ends with the process at the latest. A forked process has
-    none of its threads: there the object counts as done.
+    The reading continues if this object is dropped, and ends with the process at the latest. A forked process does not
+    have the threads that read, so there the object counts as done.
 
     Examples
     --------
@@ -110,7 +110,7 @@ class Prefetch:
         return os.getpid() != self._process
 
     def _look(self) -> bool:
-        """Wait a moment; return whether it is over, raise what went wrong."""
+        """Wait a moment. Return whether the reading has ended, or raise its error."""
         if self._is_elsewhere():
             return True
         for reading in self._readings:
@@ -121,7 +121,7 @@ class Prefetch:
         return True
 
     def _follow(self, progress: Progress | None) -> None:
-        """Wait until it is over, and report; whatever is raised ends it."""
+        """Wait until the reading has ended, and report progress. An exception cancels the reading."""
         try:
             while not self._look():
                 if progress:
@@ -153,23 +153,23 @@ class Prefetch:
 def prefetch(
     path_or_obj: Any, *, block: bool = False, progress: Progress | None = None, lock: bool = False
 ) -> Prefetch:
-    """Read a file into memory (the page cache) by many requests at once.
+    """Read a file into memory (the page cache) with many requests at once.
 
-    Touched page by page, a mapped file comes as its disk or its network answers one request after the other. Tensors
-    that are mapped now or later, by this process or others, find the pages there.
+    Without it, a program that touches a mapped file page by page waits for one request to the disk or network after the
+    other. Tensors that are mapped now or later, by this process or others, find the pages in memory.
 
     Parameters
     ----------
     path_or_obj : str, PathLike, file object, or what ``load`` returned
-        A file, by its path or open; or an index of shards or a folder, whose files are all read. Or a tensor, a state
-        dict, a module, a ``Checkpoint``, or containers of these: the mapped pages of their tensors are read.
+        A path or an open file; an index of shards or a folder, whose files are all read. Or a tensor, a state dict, a
+        module, a ``Checkpoint``, or containers of these: then the mapped pages of their tensors are read.
     block : bool
-        Return when all is there. Else return at once, if the system allows a thread more.
+        True: return when everything is read. False: return at once, if the system allows another thread.
     progress : callable, optional
-        Called with bytes that have come and bytes that there are, several times a second, on this thread if `block`
-        is true, and else on one of its own.
+        Called several times a second with the bytes read so far and the total. Runs on this thread if `block` is true,
+        otherwise on a thread of its own.
     lock : bool
-        Keep the pages in memory (``mlock``), as long as the returned object lives. ``RLIMIT_MEMLOCK`` is the bound.
+        Keep the pages in memory (``mlock``), as long as the returned object lives. ``RLIMIT_MEMLOCK`` limits this.
 
     Returns
     -------
@@ -184,12 +184,12 @@ def prefetch(
     zerocopy.ClosedError
         A checkpoint was closed.
     TypeError
-        The argument can neither be a file nor hold tensors.
+        The argument is not a file, and not an object that can hold tensors.
 
     Notes
     -----
-    ``ZEROCOPY_NUM_THREADS`` bounds the threads that read. A file that is larger than memory pushes its own beginning
-    out.
+    ``ZEROCOPY_NUM_THREADS`` limits the threads that read. If a file is larger than memory, reading its end evicts its
+    beginning from the page cache.
 
     Examples
     --------
@@ -230,7 +230,7 @@ def _readings_of(path_or_obj: Any, lock: bool) -> Iterator[_C.BackgroundReading]
 
 
 def path_of(path_or_obj: Any) -> str | os.PathLike[str] | None:
-    """Return a path, or that of an open file; None for an object that may hold tensors. Raise for all others."""
+    """Return a path, or the path of an open file; None for an object that may hold tensors. Else raise TypeError."""
     if isinstance(path_or_obj, (str, os.PathLike)):
         return path_or_obj
     if isinstance(path_or_obj, _HOLDERS):

@@ -14,13 +14,12 @@ from zerocopy.loading.objects.rebuild import MAX_DIMENSIONS
 
 
 class Slice:
-    """A tensor of a file to be indexed; what :meth:`Checkpoint.get_slice` returns.
+    """A tensor of a file that reads the parts by which it is indexed: the result of :meth:`Checkpoint.get_slice`.
 
-    ``slice[index]`` is a tensor with the values, shape and dtype that ``tensor[index]`` of the whole has. Of a dense
-    tensor it reads the pages (of an HDF5 dataset the chunks) that integers, slices, ``None`` and ``...`` select and no
-    others. For masks and lists of indices the whole is mapped, and what they select is read. A slice comes from the
-    file, without grad.
-    It does not show changes in memory.
+    ``slice[index]`` is a tensor with the values, shape and dtype of ``tensor[index]``, where ``tensor`` is the whole
+    tensor. If the tensor is dense, integers, slices, ``None`` and ``...`` read only the pages that they select (of an
+    HDF5 dataset, the chunks). Masks and lists of indices map the whole tensor, and read the elements that they select.
+    The values come from the file, without grad, and do not show changes in memory.
 
     Attributes
     ----------

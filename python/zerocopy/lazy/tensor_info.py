@@ -30,7 +30,7 @@ class TensorInfo(NamedTuple):
     stride : tuple of int
         In elements; empty for sparse tensors and others that are not made of one storage.
     nbytes : int
-        Of all its elements, also of those that a sparse tensor leaves out.
+        Bytes of all its elements, including those that a sparse tensor leaves out.
     offset : int or None
         Where its first element is in the file; None if the file does not hold the element as it is (deflated, not
         dense).
@@ -41,7 +41,7 @@ class TensorInfo(NamedTuple):
     requires_grad : bool
         Whether it takes part in autograd.
     tied : tuple of str
-        Other tensors over the same storage, the first 100: thousands may be views of one.
+        Other tensors over the same storage, at most 100 of them, because thousands may be views of one storage.
 
     Examples
     --------
@@ -81,7 +81,7 @@ class Tied:
 
 
 def ties(storages: Iterable[tuple[Any, str]]) -> dict[Any, Tied]:
-    """Return the names of tensors by their storage, for storages that have several. Takes storages and names."""
+    """Return the names of tensors by storage, for storages with several tensors. Takes pairs of storage and name."""
     over = defaultdict(list)
     for storage, name in storages:
         over[storage].append(name)
@@ -105,7 +105,7 @@ def info_of(name: str, tensor: torch.Tensor) -> TensorInfo:
 
 
 def shape_of(tensor: torch.Tensor) -> torch.Size:
-    """Return the shape of a tensor; of a nested one -1 for each dimension."""
+    """Return the shape of a tensor. A nested tensor has -1 for each dimension."""
     try:
         return tensor.shape
     except RuntimeError:  # nested

@@ -34,7 +34,7 @@ class Conditions:
     paths : list of Row
         Facts about absolute paths.
     boot : str
-        The boot of the machine in which numbers of devices count.
+        The boot of the machine. Device numbers are compared only within the same boot.
     folder : str or None
         The current folder, if the call read it or found a relative path.
     absent : list of str
@@ -117,7 +117,7 @@ class Conditions:
 
 
 class Here:
-    """State of this process, asked once for all results of a key."""
+    """State of this process, determined once for all results of a key."""
 
     def __init__(self) -> None:
         self.state = state.description()
@@ -150,7 +150,7 @@ def _has_names(row: Row) -> bool:
         return False
 
 
-#: Kinds that are asked about one by one.
+#: Kinds of facts that the core does not check. Each is checked here, one by one.
 _ALONE: dict[str, Callable[[str, list[Any]], bool]] = {
     "access": lambda path, fact: os.access(path, fact[0]) == fact[1],
     "link": lambda path, fact: os.readlink(path) == fact[0],

@@ -1,7 +1,7 @@
 """The environment variables and arguments of the program, and which of them a call reads.
 
 All variables are a condition of a result, because a module that was imported before the call may have read any.
-Variables of a session or of a launcher differ from process to process: they count if the call itself reads them.
+Variables of a session or of a launcher differ from process to process, so they count only if the call reads them.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Variables(NamedTuple):
 def variables() -> Variables:
     """Return the variables as they are, without those of ``zerocopy run``."""
     global _last
-    # Python's own dictionary of bytes: to go by os.environ takes ten times as long, and would be noted.
+    # Python's own dictionary of bytes: reading os.environ takes ten times as long, and would be recorded.
     found = getattr(os.environ, "_data", None)
     content = found if isinstance(found, dict) else dict(os.environb)
     if _last is None or _last[0] != content:
@@ -129,9 +129,9 @@ class Reads:
     Attributes
     ----------
     digest : str
-        Of the variables as they were when the block began.
+        The digest of the variables when the block began.
     argv : list of str or None
-        The arguments as they were, if they were read.
+        The arguments when the block began, if the call read them.
     """
 
     def __init__(self) -> None:

@@ -41,7 +41,7 @@ def set_states(found: States) -> None:
 
 
 class Use:
-    """Notes within its block which generators are used: drawn from, seeded, or asked for their state or seed."""
+    """Records which generators are used within its block: drawn from, seeded, or read (state or seed)."""
 
     def __init__(self) -> None:
         self._asked: set[str] = set()
@@ -81,7 +81,7 @@ def _asking() -> list[tuple[Any, str, str]]:
 
 
 def digest(found: States) -> str:
-    """Return a text that equal states have in common."""
+    """Return a text that is the same for equal states."""
     return hashlib.blake2b(repr(sorted(found.items())).encode(), digest_size=20).hexdigest()
 
 
@@ -91,12 +91,12 @@ def as_body(found: States) -> dict[str, str]:
 
 
 def from_body(body: dict[str, str]) -> States:
-    """Return what `as_body` described."""
+    """Return the states that `as_body` described."""
     return {name: base64.b85decode(text) for name, text in body.items()}
 
 
 def _has_numpy() -> bool:
-    return "numpy.random" in sys.modules  # to ask the package for it would import it
+    return "numpy.random" in sys.modules  # looking it up in the package would import it
 
 
 def _is_fresh(state: bytes) -> bool:

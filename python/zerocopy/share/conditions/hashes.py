@@ -1,9 +1,9 @@
-"""Lets a result hold numbers that ``hash()`` gave: each process computes its own.
+"""Lets a result hold numbers that ``hash()`` returned, although they differ from process to process.
 
-Python hashes texts and bytes with a secret of the process (``PYTHONHASHSEED``), so that a number which the loader
-computed is another one in every client. transformers keeps such a number in a ``GenerationConfig``, and compares it
-before each generation. A loader notes the explicit calls of ``hash`` and what was hashed; in the result a number that
-one of them returned is written as :class:`HashOf`.
+Python hashes texts and bytes with a secret of the process (``PYTHONHASHSEED``), so each client would compute another
+number than the loader did. transformers keeps such a number in a ``GenerationConfig``, and compares it before each
+generation. A loader records the explicit calls of ``hash``, with the objects that were hashed. In the result, a number
+that such a call returned is written as :class:`HashOf`, and each client computes its own.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import Any, NamedTuple, Self
 
 from zerocopy.process.replacements import Replacements
 
-#: More calls than that are not noted: what is hashed is kept until the result is written.
+#: Further calls are not recorded, because hashed objects stay in memory until the result is written.
 MAX_NOTED = 65536
-# A hash below is as likely a number that means itself.
+# A smaller number in a result may as well be an ordinary integer, so it is not replaced.
 _LEAST = 1 << 32
 
 
 class HashOf(NamedTuple):
-    """Stands in a skeleton for a number."""
+    """Stands in a skeleton for the hash of an object."""
 
     hashed: Any
 
 
 class Hashes:
-    """Notes within its block what ``hash`` returns for texts, bytes, and tuples and frozen sets of such."""
+    """Records the results of ``hash`` within its block, for texts, bytes, and tuples and frozen sets of these."""
 
     def __init__(self) -> None:
         self._noted: dict[int, Any] = {}
@@ -66,7 +66,7 @@ def here(name: Any) -> int:
 
 
 def _is_secret(obj: object) -> bool:
-    """Return whether an object's hash is another in each process, and the object can be hashed there too."""
+    """Return whether an object's hash differs from process to process, and each process can compute it."""
     kind = type(obj)
     if kind is tuple or kind is frozenset:
         return all(map(_is_plain, obj)) and any(map(_is_secret, obj))  # type: ignore[call-overload]

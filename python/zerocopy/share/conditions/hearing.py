@@ -1,6 +1,7 @@
-"""Hears what is asked of the system while a call is recorded, for all recordings that are under way.
+"""Observes what recorded calls read from the system, for all recordings that are under way.
 
-An audit hook cannot be removed, so there is one. Functions of ``os`` that raise no event are replaced meanwhile.
+An audit hook cannot be removed, so one hook serves all recordings. Functions of ``os`` that raise no audit event are
+replaced during a recording.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _PROGRAMS = ("subprocess.Popen", "os.exec", "os.posix_spawn")
 _FORKS = ("os.fork", "os.forkpty")
 _NETWORK = ("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr", "socket.sendto")
 _AF_UNIX = 1
-#: Programs that tell about the machine, which is the same one for all who share.
+#: Programs that report on the machine. All processes that share results run on the same machine.
 _HARMLESS = frozenset(
     [
         *("ldconfig", "ldconfig.real", "uname", "lscpu", "gcc", "cc", "c++", "g++", "ld", "objdump"),
@@ -56,7 +57,7 @@ class _Thread(threading.local):
 
 
 class _Hub:
-    """Hears for all recordings that are under way. An audit hook cannot be removed, so there is one."""
+    """Observes for all recordings that are under way, with one audit hook and one set of replaced functions."""
 
     def __init__(self) -> None:
         self._recordings: tuple[Recording, ...] = ()
@@ -100,7 +101,7 @@ class _Hub:
         for name, asked in self._asking.items():
             self._replaced.put(os, name, asked)
             for names in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
-                if asked.__wrapped__ in names:  # shutil asks about the functions
+                if asked.__wrapped__ in names:  # shutil looks the functions up there
                     names.add(asked)
         loader = importlib.machinery.SourceFileLoader
         self._replaced.put(loader, "exec_module", self._executing(loader.exec_module))
@@ -139,12 +140,12 @@ class _Hub:
         return asked
 
     def _note(self, note: Callable[..., None], *args: Any, **kwargs: Any) -> None:
-        """Call a function for each recording. Nothing that it asks itself is noted."""
+        """Call a function for each recording. Its own use of the system is not recorded."""
         self._thread.is_noting = True
         try:
             for recording in self._recordings:
                 note(recording, *args, **kwargs)
-        except Exception:  # whatever the arguments are, the function itself says so
+        except Exception:  # the arguments are wrong: the function itself raises the error
             pass
         finally:
             self._thread.is_noting = False
@@ -179,14 +180,14 @@ _getcwd = os.getcwd
 
 
 def _plain(path: str) -> str:
-    """Return a path without what changes nothing: ``/./`` and doubled or final slashes."""
+    """Return a path without its meaningless parts: ``/./`` and doubled or final slashes."""
     if "//" in path or "/./" in path or path.endswith(("/", "/.")):
         return f"/{'/'.join(part for part in path.split('/') if part not in ('', '.'))}"
     return path
 
 
 def _stat(recording: Recording, path: Any, *, dir_fd: Any = None, follow_symlinks: bool = True) -> None:
-    if not isinstance(path, int):  # else it is open
+    if not isinstance(path, int):  # an int is the descriptor of an open file
         at, is_relative = _absolute(path, dir_fd)  # type: ignore[misc]
         recording.looked(at, is_relative, follows=follow_symlinks)
 
@@ -201,7 +202,7 @@ def _access(recording: Recording, path: Any, mode: int, *, dir_fd: Any = None, *
 
 
 def _open(recording: Recording, path: Any, flags: int, mode: int = 0, *, dir_fd: Any = None) -> None:
-    if dir_fd is not None:  # else the audit event says it
+    if dir_fd is not None:  # without dir_fd, the audit event is enough
         at, is_relative = _absolute(path, dir_fd)  # type: ignore[misc]
         recording.opened(at, flags, is_relative)
 
@@ -298,5 +299,5 @@ os.register_at_fork(after_in_child=hub.forget)
 
 
 def under_way() -> tuple[Recording, ...]:
-    """Return the recordings that are under way, in whichever thread."""
+    """Return the recordings that are under way, in any thread."""
     return hub.recordings

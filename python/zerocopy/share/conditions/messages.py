@@ -1,4 +1,4 @@
-"""The warnings and log records of a call, noted while it runs and said again when its result is taken."""
+"""The warnings and log records of a call: recorded while it runs, and repeated when its result is reused."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Messages:
     Attributes
     ----------
     warnings : list
-        Of each warning the module and name of its class, its text, file and line.
+        For each warning: module and name of its class, text, file and line.
     records : list
-        Of each log record from WARNING up the values of `_FIELDS`, and its text.
+        For each log record from WARNING up: the values of `_FIELDS`, and the text.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Messages:
         def call_handlers(logger: logging.Logger, record: logging.LogRecord) -> None:
             is_ours = record.name.partition(".")[0] == "zerocopy"
             if record.levelno >= logging.WARNING and not is_ours and len(self.records) < _MAX_NOTED:
-                with contextlib.suppress(Exception):  # arguments that do not fit: the handlers say so
+                with contextlib.suppress(Exception):  # the arguments do not fit: the handlers report that
                     values = [getattr(record, field) for field in _FIELDS]
                     self.records.append([*values, record.getMessage()])
             handle(logger, record)

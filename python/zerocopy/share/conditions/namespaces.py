@@ -1,7 +1,8 @@
 """Describes the classes and modules that a result depends on, as the program has them.
 
-Programs replace methods, classes and values: other kernels, adapters, settings. A result is taken by programs that have
-the same: of the program's own modules everything, of installed classes values, aliases, and what the program put there.
+Programs replace methods, classes and values, for example to use other kernels, adapters or settings. A result is reused
+only by programs with the same replacements. Of the program's own modules, everything is compared; of installed classes,
+their values, their aliases, and what the program put there.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from zerocopy._torch import tensor_extras
 from zerocopy.process import replacements
 from zerocopy.share.conditions import program
 
-#: Of a class ("module:qualname"): whether packages have it by its name, digests of its values, and of what the program
-#: put there. Of a module of the program's own ("module:"): a digest of each name, and of each attribute of its classes.
-#: Of an installed module ("module!"): digests of what the program put there.
+#: For a class ("module:qualname"): whether packages have it by its name, digests of its values, and of what the program
+#: put there. For the program's own module ("module:"): a digest of each name, and of each attribute of its classes.
+#: For an installed module ("module!"): digests of what the program put there.
 Namespaces = dict[str, Any]
 
 _SIMPLE = (str, bytes, bytearray, int, float, complex, bool, type(None))
@@ -91,7 +92,7 @@ def _of_program(namespace: Any, is_own: Callable[[str], bool]) -> dict[str, str]
 
 
 def is_own(name: str) -> bool:
-    """Return whether a module that is imported is the program's own; its main module is."""
+    """Return whether an imported module is the program's own. The main module is."""
     path = getattr(sys.modules.get(name), "__dict__", {}).get("__file__")
     return name in _MAINS or (isinstance(path, str) and program.is_own(path))
 
@@ -114,12 +115,12 @@ def of_own_modules(names: Iterable[str]) -> Namespaces:
             )
             if isinstance(used, str):
                 left.append(used)
-    # The functions and classes of main go by value, in the key.
+    # The key already contains the functions and classes of the main module, by value.
     return {f"{name}:": of_module(sys.modules[name]) for name in sorted(own.difference(_MAINS))}
 
 
 def of_module(module: types.ModuleType) -> Namespaces:
-    """Return the digests of what a module has now."""
+    """Return a digest of each name that a module has now."""
     found: Namespaces = {}
     _add(found, "", module, module.__name__)
     return found
@@ -223,7 +224,7 @@ def digest_of(value: Any) -> str:
     return hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=8).hexdigest()
 
 
-# Most attributes of classes are a few values again and again. Types are told apart, so True is not 1.
+# Most class attributes have one of a few values. typed=True distinguishes True from 1.
 _digest_of_simple = functools.lru_cache(maxsize=1024, typed=True)(digest_of)
 
 
@@ -234,12 +235,12 @@ def _text_of(value: Any, room: int) -> str:
 
 
 class _Description:
-    """The parts of a value that are the same in every process, as far as there is room.
+    """The parts of a value that are the same in every process, up to a number of parts.
 
     Parameters
     ----------
     room : int
-        For so many parts.
+        The most parts.
     """
 
     def __init__(self, room: int) -> None:
@@ -275,7 +276,7 @@ class _Description:
         self.parts.append(len(values))
         if depth > _MAX_DEPTH:
             return
-        if isinstance(values, (set, frozenset)):  # whose order differs
+        if isinstance(values, (set, frozenset)):  # their order differs from process to process
             room = self._room // len(values) if values else 0
             self.parts.append(sorted(_text_of(value, room) for value in list(values)) if room else None)
             return
@@ -296,7 +297,7 @@ class _Description:
 
 @functools.lru_cache(maxsize=8192)
 def _code(code: types.CodeType) -> str:
-    """Return a digest of what a function does, wherever it stands in its file."""
+    """Return a digest of a function's code, which does not depend on its place in the file."""
     digest = hashlib.blake2b(code.co_code, digest_size=8)
     for value in code.co_consts:
         digest.update(
@@ -309,7 +310,7 @@ def _code(code: types.CodeType) -> str:
 
 
 def _settings_of(value: Any) -> dict[str, Any] | None:
-    """Return what a namespace or a dataclass holds; None of other objects, which change while they are used."""
+    """Return the attributes of a namespace or dataclass; None for other objects, which change while they are used."""
     if isinstance(value, types.SimpleNamespace) or type(value).__qualname__ == "Namespace":
         return getattr(value, "__dict__", None)
     fields = getattr(type(value), "__dataclass_fields__", None)
@@ -317,7 +318,7 @@ def _settings_of(value: Any) -> dict[str, Any] | None:
 
 
 def _elements(value: Any) -> object:
-    """Return what a small tensor or array has in it; of others nothing."""
+    """Return a description of the elements of a small tensor or array; None for other objects."""
     kind = type(value)
     if kind in tensor_extras.TENSORS and value.device.type == "cpu" and value.layout is torch.strided:
         storage = _torch.untyped_of(value)

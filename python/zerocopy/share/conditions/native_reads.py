@@ -1,4 +1,4 @@
-"""Sees which files native code opens (HDF5, tokenizers, sentencepiece): by inotify, in folders that are of interest.
+"""Finds the files that native code opens (HDF5, tokenizers, sentencepiece), by inotify in folders of interest.
 
 The descriptor stays open, because closing it waits for the kernel for milliseconds.
 """
@@ -24,7 +24,7 @@ _MAX_FOLDERS = 256
 
 
 class Watcher:
-    """The files that are opened in some folders while it watches, whoever opens them.
+    """Collects the files that any process opens in some folders.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class Watcher:
     @classmethod
     @contextlib.contextmanager
     def watching(cls, paths: Iterable[str]) -> Iterator[Watcher]:
-        """Watch within a block. The paths are files, folders, or nothing at all."""
+        """Watch within a block. The paths may be files or folders, or missing."""
         watcher = cls()
         with cls._lock.held():
             cls._drain()
@@ -78,13 +78,13 @@ class Watcher:
             return
         self._known.add(folder)
         try:
-            # To watch a folder of everybody's (/tmp) takes milliseconds, and tells of everybody's files.
+            # Watching a folder that all users share (/tmp) takes milliseconds, and reports the files of all users.
             if os.stat(folder).st_mode & stat.S_ISVTX:
                 return
         except OSError:
             return
         with self._lock.held():
-            if Watcher._process != os.getpid():  # another process's descriptor tells about that one's folders
+            if Watcher._process != os.getpid():  # the descriptor is a parent process's
                 Watcher._process, Watcher._folders = os.getpid(), {}
                 Watcher._descriptor = self._libc.inotify_init1(_FLAGS)
             number = self._libc.inotify_add_watch(self._descriptor, os.fsencode(folder), _IN_OPEN)

@@ -41,13 +41,13 @@ _LIBRARIES = tuple({f"{path}/" for folder in _FOLDERS for path in (folder, os.pa
 
 
 def is_of_package(path: str) -> bool:
-    """Return whether an absolute path is of a package that was installed."""
-    # To ask sysconfig and site costs a client some ten milliseconds.
+    """Return whether an absolute path belongs to an installed package."""
+    # Calling sysconfig and site takes a client some ten milliseconds.
     return "/site-packages/" in path or "/dist-packages/" in path
 
 
 def is_installed(path: str) -> bool:
-    """Return whether an absolute path is of the standard library, a package that was installed, or zerocopy."""
+    """Return whether an absolute path belongs to the standard library, an installed package, or zerocopy."""
     inside = f"{path}/"
     return is_of_package(inside) or inside.startswith(_LIBRARIES)
 
@@ -93,7 +93,7 @@ def found(name: str, entries: Iterable[str]) -> Origin | None:
 
 
 def shadowed(names: frozenset[str], entries: Iterable[str]) -> list[str]:
-    """Return which of the names a folder of the program's own on ``sys.path`` may have modules for."""
+    """Return the names for which one of the program's own folders on ``sys.path`` may have a module."""
     folders = [_folder_of(entry) for entry in entries] if names else []
     return sorted(
         {name for folder in folders if is_own(folder) for name in names & _listing_of(folder).stems}

@@ -1,9 +1,9 @@
-"""Records what a call reads in this process, in whichever thread, so that its result is not taken when that changes.
+"""Records what a call reads, in any thread of this process. If any of that changes, the result is not reused.
 
 =====================================================  ==========================================================
 files that are opened, folders that are listed,        audit events of Python; zerocopy's loaders raise them too
 programs, sockets
-questions: does it exist, what is its size, ...        functions of ``os``, replaced while a call is recorded
+queries: does it exist, what is its size, ...          functions of ``os``, replaced while a call is recorded
 files that native code opens                           inotify, in folders that the call named or opened a file in
 variables, arguments, the current folder               environment.py, and ``os.getcwd``
 modules                                                the last finder, and the loader of source files
@@ -29,13 +29,13 @@ from zerocopy.share.conditions.messages import Messages
 from zerocopy.share.conditions.native_reads import Watcher
 
 _CLOCK_OF_FILES = 5  # CLOCK_REALTIME_COARSE
-#: More paths than that are not kept: each is asked about at each lookup.
+#: Further paths are not recorded, because each path is checked at each lookup.
 MAX_PATHS = 65536
 _SYSTEM = (
     *("/proc/", "/sys/", "/dev/", "/etc/", "/usr/share/", "/usr/lib/", "/usr/bin/", "/bin/", "/lib/"),
     f"{sys.prefix}/bin/",
 )
-# Of packages, and of torch: which releases those are the key and the files of packages say.
+# Files of packages' metadata, and of torch. The key and other files of packages already identify the releases.
 _OF_RELEASES = ("-info/", "-packages/torch/")
 _CODE = (".py", ".pyc", ".pyi", ".so", ".pth")
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
@@ -102,7 +102,7 @@ class Recording:
         self._watcher.watch_beside(path)
 
     def looked(self, path: str, is_relative: bool, is_listed: bool = False, follows: bool = True) -> None:
-        """Record that the file system is asked about a path."""
+        """Record that the call queries a path."""
         if path.startswith(self._ignored):
             return
         try:
@@ -121,7 +121,7 @@ class Recording:
             self._add([path, "file", *found], mode, is_relative)
 
     def asked_access(self, path: str, flags: int, is_relative: bool) -> None:
-        """Record a question about access rights."""
+        """Record a query of access rights."""
         self.looked(path, is_relative)
         if os.path.lexists(path) and not os.path.isdir(path):
             self._add([path, "access", flags, os.access(path, flags)], stat.S_IFREG, is_relative)
@@ -137,7 +137,7 @@ class Recording:
         self._unseen[why] = None
 
     def asked_for_folder(self) -> None:
-        """Record a question about the current folder."""
+        """Record that the call read the current folder."""
         self._asks_for_folder = True
 
     def missed(self, name: str, folders: Iterable[str] | None) -> None:
@@ -179,7 +179,7 @@ class Recording:
         Parameters
         ----------
         pickles : iterable of bytes
-            Of the result: they name its classes.
+            The pickles of the result, which name its classes.
         """
         for path in self._watcher.opened():
             if (path, "file") not in self._rows and path not in self._made:
@@ -225,13 +225,13 @@ class Recording:
         return own, sorted(names)
 
     def _add_source(self, name: str) -> None:
-        """Add a module's file, which a cache may have stood for."""
+        """Add a module's source file, because Python may have read its bytecode file instead."""
         path = program.origin_of(sys.modules.get(name))
         if isinstance(path, str) and program.is_own(path) and (path, "file") not in self._rows:
             self.looked(path, False)
 
     def _add_packages(self, modules: set[str]) -> None:
-        """Add a file of each installed package: another release has another one."""
+        """Add a file of each installed package, because another release has a different file."""
         for name in {module.partition(".")[0] for module in modules} - {"torch", "zerocopy"}:
             path = program.origin_of(sys.modules.get(name))
             if isinstance(path, str) and program.is_of_package(path):
@@ -291,7 +291,7 @@ class Recording:
 
 
 def _both(one: Conditions, other: Conditions) -> Conditions:
-    """Return the conditions of a call that has taken another's result: those of both."""
+    """Return the conditions of a call that has reused the result of another: the conditions of both."""
     found = {row[0]: row for row in (*other.paths, *one.paths)}
     return Conditions(
         **{
@@ -321,13 +321,13 @@ def _without_parents(rows: list[Row]) -> list[Row]:
 
 
 def _counts(path: str, mode: int) -> bool:
-    """Return whether a path may be another without something being installed."""
+    """Return whether the content of a path may change without an installation."""
     if path.startswith(_SYSTEM):
         return path.startswith("/dev/shm/")
     if program.is_generated(path):
         return False
     if program.is_installed(path):
-        # Data in a package counts, be it a model; what is code, missing or a folder comes with an installation.
+        # Data in a package count, for example a model. Code, folders and missing files change by installations only.
         return (
             stat.S_ISREG(mode) and not path.endswith(_CODE) and not any(mark in path for mark in _OF_RELEASES)
         )
