@@ -13,9 +13,10 @@
 
 namespace zerocopy {
 
-// Builds the document without the leaves that were not chosen. Dicts omit these and the branches
-// left empty. Lists and tuples, whose positions matter, hold None. An object that was not chosen, with
-// tensors inside it that were, becomes a dict of these: of a module, a part of its state_dict().
+// Builds the document without the leaves that were not chosen. Dicts omit these leaves and the
+// branches left empty. Lists and tuples, whose positions matter, hold None instead. If an object was
+// not chosen but tensors inside it were, a dict of these tensors takes its place. For a module, that
+// is a part of its state_dict().
 class DocumentPruner {
  public:
   DocumentPruner(const Document& document, Builder& builder, const std::vector<Leaf>& leaves,

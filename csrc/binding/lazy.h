@@ -66,7 +66,7 @@ class Lazy {
                         const std::vector<std::int64_t>& stride);
   pybind11::object tensor_at(std::size_t index);
   // Returns the dtype; the identity of the storage, which is the number of its record and the range
-  // in it; and how the tensor shows it. Tied tensors show one storage in the same way.
+  // in it; and the tensor's view of the storage. Tied tensors have equal views of one storage.
   pybind11::tuple shown_at(std::size_t index) const;
 
   // Throws if the file was moved or changed, or if the checkpoint is closed.

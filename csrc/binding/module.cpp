@@ -98,7 +98,7 @@ auto read_allowed(Archive& archive, const py::object& allow, const Read& read)
     const GilReleased released;
     try {
       parsed = read(archive);
-      // One flipped bit makes another global of a harmless one. Nobody should be told to trust it.
+      // One flipped bit can turn a harmless global into another. Nobody should be told to trust it.
       if (!parsed->document.externals.empty()) archive.require_undamaged_pickle();
     } catch (const Error&) {
       fault = std::current_exception();

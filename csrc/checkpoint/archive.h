@@ -66,7 +66,7 @@ class Archive {
   // Starts to prepare what records() returns, in parallel with document().
   virtual void begin_records() const {}
 
-  // Lists what the file has beside its tensors that no value of the document stands for, and why.
+  // Lists the contents of the file that the document leaves out, each with the reason.
   struct LeftOut {
     std::string name;
     std::string why;
@@ -97,7 +97,8 @@ struct ParsedCheckpoint {
 // Reads both, and checks every record. `stubs` is that of document().
 ParsedCheckpoint read_checkpoint(Archive& archive, bool stubs = false);
 
-// As read_checkpoint(), for those who read no storage: of a far source the offsets of records stay unknown.
+// Like read_checkpoint(), for callers that read no storage. In a far source, the offsets of records
+// stay unknown.
 ParsedCheckpoint list_checkpoint(Archive& archive, bool stubs);
 
 }  // namespace zerocopy

@@ -60,13 +60,13 @@ class Content {
   std::vector<Region> read_storages(std::span<const Need> needs) const;
 
   // Returns a part of a storage, by its offset in the record. Mapped parts lie on separate pages,
-  // so only touched pages are read. Of a part that is read and not mapped, only `runs` are read,
-  // whose offsets count from its beginning; without runs all of it. Never throws UnsupportedError,
-  // since the part is not written to.
+  // so only touched pages are read. If the part is read and not mapped, only `runs` are read, whose
+  // offsets are relative to the part. Without runs the whole part is read. Never throws
+  // UnsupportedError, since the part is not written to.
   Region part(const Record& record, const DType& element, Extent extent, std::span<const Extent> runs) const;
 
-  // Returns the elements of a view, one after the other, where a library reads them without the
-  // rest; nullopt of all other records.
+  // Returns the elements of a view, one after the other, if a library can read them without the
+  // rest of the record. Otherwise returns nullopt.
   std::optional<Region> selected(const Record& record, const DType& element, const StridedView& view) const;
 
   // Like the functions of Source. Mode "r+" allows changes by any process, so nothing is checked.

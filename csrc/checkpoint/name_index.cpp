@@ -201,7 +201,7 @@ void NameIndex::search(const Value& value, const Global& owner, bool again) {
   branch_path_.leave(value.node());
 }
 
-// Of a module, its state_dict() is all: other attributes often hold the same parameters again.
+// Lists only the state_dict() of a module: other attributes often hold the same parameters again.
 void NameIndex::search_object(const Object& object) {
   const Global& owner = *object.callable;
   if (const std::optional<Module> module = module_of(object)) {

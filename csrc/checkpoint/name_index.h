@@ -9,7 +9,7 @@
 // are equal, the last value takes the place of the first, as in Python.
 //
 // An object is a leaf, and the tensors inside it are leaves after it: by attribute, key or position.
-// Those of a module are what its state_dict() has, by the same names.
+// The leaves of a module are the entries of its state_dict(), with the same names.
 //
 //   {"model": Net(), "box": Box(start=T)}          model   model.conv.weight   box   box.start
 #pragma once

@@ -1,4 +1,4 @@
-// A kept result of a call. Part 0, of a file of the cache, holds a pickle and two tables. Storages
+// A kept result of a call. Part 0, in a file of the cache, holds a pickle and two tables. Storages
 // lie in part 0, or in the files that they came from.
 //
 //   part 0   ├─ mappings ─┼─ storages ─┼─ pickle ─┼─ … ─┼─ storage ─┼─ storage ─┤  the cache's file

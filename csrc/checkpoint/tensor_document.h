@@ -15,8 +15,8 @@ Value add_text(Document& document, std::string_view text);
 const Storage& add_storage(Document& document, std::string_view key, const DType& dtype, std::uint64_t nbytes,
                            std::string_view location = "cpu");
 
-// Both throw FormatError if the tensor exceeds the storage. The message begins with `what`, that of a
-// contiguous tensor with `what` and the key.
+// Both throw FormatError if the tensor exceeds the storage. The message begins with `what`. For a
+// contiguous tensor, the key follows.
 Tensor& add_view(Document& document, const Storage& storage, const DType& dtype, const StridedView& view,
                  const std::string& what);
 Value add_tensor(Document& document, const Storage& storage, std::span<const std::int64_t> size,

@@ -17,12 +17,12 @@ struct KnownPath {
   std::string path;
   Kind kind;
   // Device, inode, size, and the times of the last change of content and of inode in nanoseconds.
-  // Of a listed folder the size does not count.
+  // The size of a listed folder is ignored.
   std::array<std::int64_t, 5> identity;
 };
 
-// Returns the numbers of the paths that are not as they were known. Device numbers can differ
-// after a boot, so they count only `within_boot`.
+// Returns the positions of the paths whose state differs from the recorded state. Device numbers can
+// differ after a boot, so they are compared only if `within_boot`.
 std::vector<std::size_t> changed_paths(const std::vector<KnownPath>& known, bool within_boot);
 
 }  // namespace zerocopy

@@ -25,8 +25,8 @@ bool take(std::string_view& line, int base, char behind, std::uint64_t& number) 
   return true;
 }
 
-// Bits of a 64-bit entry of pagemap, one entry per page. kPresent: in memory. kThere: that, or swapped.
-// kOfFile: a page of a file, or shared.
+// Bits of a 64-bit entry of pagemap, one entry per page. kPresent: in memory. kThere: in memory, or
+// swapped. kOfFile: a page of a file, or shared.
 constexpr std::uint64_t kPresent = std::uint64_t{1} << 63U;
 constexpr std::uint64_t kThere = std::uint64_t{3} << 62U;
 constexpr std::uint64_t kOfFile = std::uint64_t{1} << 61U;

@@ -29,8 +29,8 @@ std::optional<FileMapping> mapping_in_line(std::string_view line);
 // Returns the mappings of files in address order. Throws FileError.
 std::vector<FileMapping> file_mappings();
 
-// Returns the mapping of a file that is at this address now. Reads the list up to there only: what a
-// process maps last is mostly near its beginning, before the libraries. Throws FileError.
+// Returns the mapping of a file that is at this address now. Reads the list only up to this address:
+// recent mappings are mostly near its beginning, before the libraries. Throws FileError.
 std::optional<FileMapping> file_mapping_at(std::uint64_t address);
 
 // Returns the mapping that holds these bytes, or null.

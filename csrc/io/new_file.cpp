@@ -243,7 +243,7 @@ void NewFile::drop_name(const char* name) const noexcept {
   if (is_own) ::unlink(name);
 }
 
-// Gives the file, which has its temporary name, another one.
+// Renames the file from its temporary name.
 int NewFile::replace(const char* name) noexcept {
   if (is_new_) {
     if (::link(temporary_.c_str(), name) == 0) {

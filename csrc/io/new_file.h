@@ -5,9 +5,9 @@
 // O_TMPFILE. There the new file lies beside the target and is locked while it is written. A lock
 // ends with its process, so the next process that writes there can delete an abandoned file.
 //
-// At no moment may a user read the new file who may not read the old one. It is private until its
-// owner, its access control list and its other extended attributes are those of the old one. Where
-// the system refuses to give it the old group or list, those permissions are not given to anybody else.
+// A user who may not read the old file may not read the new one at any moment. The new file is
+// private until it has the old file's owner, access control list and other extended attributes. If
+// the system refuses the old group or list, nobody else gets the permissions of that group or list.
 #pragma once
 
 #include <sys/types.h>

@@ -1,4 +1,4 @@
-// Where an archive is written to: bytes are appended. A new file, or a stream of Python's.
+// The target of an archive, to which bytes are appended: a new file, or a Python stream.
 #pragma once
 
 #include <span>

@@ -20,13 +20,13 @@ from zerocopy.errors import FormatError
 
 
 def without_torch_function() -> Any:
-    """Return a context manager in which functions are called on subclasses of Tensor as on tensors."""
+    """Return a context manager in which functions treat subclasses of Tensor as plain tensors."""
     return private("torch._C.DisableTorchFunction")()
 
 
 def undispatched(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a plain tensor over the same elements, which no ``__torch_dispatch__`` is asked for."""
-    guard = private("torch._C._DisableTorchDispatch")()  # in force until it is gone
+    """Return a plain tensor over the same elements, without calling any ``__torch_dispatch__``."""
+    guard = private("torch._C._DisableTorchDispatch")()  # in force until it is deleted
     try:
         with without_torch_function():
             return torch.Tensor.as_subclass(tensor, torch.Tensor)
@@ -36,7 +36,7 @@ def undispatched(tensor: torch.Tensor) -> torch.Tensor:
 
 @contextlib.contextmanager
 def applying_bits() -> Iterator[None]:
-    """Apply the conjugate and negative bits of tensors within a block. torch does not in ``__torch_dispatch__``."""
+    """Apply the conjugate and negative bits of tensors within a block. In ``__torch_dispatch__`` torch does not."""
     set_excluded = private_or_none("torch._C._SetExcludeDispatchKeyGuard")
     if set_excluded is None:
         yield
@@ -245,8 +245,8 @@ def skipping_data(materialize_fake_tensors: bool) -> Iterator[None]:
 def restore_function(map_location: Any) -> tuple[Restore | None, bool]:
     """Return torch's own function for `map_location`, and whether storages tagged ``cpu`` need not be asked about.
 
-    The function is None where no storage needs it: everything goes to the CPU, where it is. Both short cuts end
-    when somebody has registered a package (``register_package``) that is asked before the CPU's own.
+    The function is None if no storage needs it: all storages stay on the CPU. Neither shortcut is taken if somebody has
+    registered a package (``register_package``) that torch asks before the one for the CPU.
     """
     restorers = private_or_none("torch.serialization._package_registry")
     untouched = restorers is None or restorers[0][2] is private_or_none(
@@ -269,7 +269,7 @@ def _storages_only(restore: Restore) -> Restore:
         result = restore(storage, tag)
         if not isinstance(result, torch.UntypedStorage):
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # that the class is old
+                warnings.simplefilter("ignore")  # torch warns that the class is deprecated
                 torch.storage.TypedStorage(wrap_storage=result, dtype=torch.uint8)
             raise TypeError(f"expected map_location to return a storage, got {type(result).__name__}")
         return result

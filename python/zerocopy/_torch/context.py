@@ -24,13 +24,13 @@ Result = TypeVar("Result")
 
 _META = ("meta", torch.device("meta"))
 
-# To ask for these defaults imports the module that keeps them, in milliseconds: setting one has imported it.
+# Asking for these defaults imports their module, which takes milliseconds. If one was set, the module is imported.
 _CONFIG = "torch.utils.serialization.config"
 _HAS_CONFIG = importlib.util.find_spec(_CONFIG.rpartition(".")[0]) is not None  # from 2.7 on
 
 
 def _default_of_loading(name: str) -> Any:
-    """Return a default of loads that a function of ``torch.serialization`` tells; None if nobody has set one."""
+    """Return a default of loads from a function of ``torch.serialization``; None if nobody has set it."""
     if _HAS_CONFIG and _CONFIG not in sys.modules:
         return None
     function = getattr(_serialization, name, None)
@@ -43,7 +43,7 @@ def maps_privately() -> bool:
 
 
 def maps_by_default() -> bool:
-    """Return whether ``torch.utils.serialization.config`` has ``torch.load`` map files without ``mmap=True``."""
+    """Return whether ``torch.utils.serialization.config`` makes ``mmap=True`` the default of ``torch.load``."""
     return bool(getattr(getattr(sys.modules.get(_CONFIG), "load", None), "mmap", False))
 
 

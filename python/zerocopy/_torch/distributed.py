@@ -65,6 +65,6 @@ def note_writes(tensors: Iterable[torch.Tensor]) -> None:
         return
     for tensor in tensors:
         if tensor.layout is torch.strided and not tensor.is_quantized:
-            # Of a view without elements: nothing is written, and the version of the tensor counts up.
+            # The view has no elements: nothing is written, but the version of the tensor increases.
             with torch.no_grad():
                 tensor.detach().as_strided((0,), (1,)).zero_()

@@ -53,7 +53,7 @@ def storage_of_dlpack(capsule: Any) -> torch.UntypedStorage:
 
 
 def dlpack_device(storage: torch.UntypedStorage) -> tuple[int, int]:
-    """Return DLPack's numbers for the device of a storage."""
+    """Return DLPack's device type and device index of a storage."""
     device = storage.device
     if device.type != "cuda":
         raise UnsupportedError(

@@ -15,7 +15,7 @@ import torch
 
 from zerocopy.errors import UnsupportedError
 
-#: By path: the feature that is not supported without the name.
+#: From paths to the feature that needs the name.
 NEEDED = {
     "torch._C.CompilationUnit": "TorchScript",
     "torch._C.DeserializationStorageContext": "TorchScript",
@@ -51,7 +51,7 @@ NEEDED = {
     "torch.storage._dtype_to_storage_type_map": "files for older releases, and legacy files",
 }  # fmt: skip
 
-#: Some releases lack these. By path: what is done without the name.
+#: Names that some releases lack. From paths to what zerocopy does without the name.
 OPTIONAL = {
     "torch._C._SetExcludeDispatchKeyGuard": "1.13: torch applies the bits of lazy tensors itself",
     "torch._C._aoti.AOTIModelPackageLoader": "before 2.9: packages of AOTInductor are not loaded",

@@ -34,7 +34,7 @@ class ReadStrategy(NamedTuple):
     threads : int
         Number of threads that may read at once.
     reason : str
-        Why "auto" chose it. Empty if the caller chose.
+        Why "auto" chose this way. Empty if the caller chose it.
     """
 
     name: str
@@ -43,7 +43,7 @@ class ReadStrategy(NamedTuple):
 
 
 def backend_of(backend: str, mmap: bool | None) -> str:
-    """Return the backend: argument over environment over default."""
+    """Return the backend: that of the argument, else that of the environment, else the default."""
     if backend not in BACKENDS:
         raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, not {backend!r}")
     if mmap is None:
@@ -58,7 +58,7 @@ def backend_of(backend: str, mmap: bool | None) -> str:
 
 
 def strategy_for(file: bytes | int, backend: str, *, windows: bool) -> ReadStrategy:
-    """Choose how to open a file, given as path or descriptor. `windows` permits to map parts of it."""
+    """Choose how to open a file, given as path or descriptor. `windows` permits mapping it in parts."""
     if backend in ("pread", "direct"):
         return ReadStrategy(backend, environment.threads(LOCAL_THREADS))
     mapped = "windows" if windows else "whole"

@@ -77,7 +77,7 @@ def diagnose(sample: FileSample, error: Error) -> Exception:
     head, tail, size = sample
     if size == 0:
         return UnknownFormatError("the file is empty")
-    if head.startswith(_ZIP) or tail.startswith(_ZIP_END):  # the latter: two formats in one file
+    if head.startswith(_ZIP) or tail.startswith(_ZIP_END):  # a directory at the end: two formats in one file
         return error
     if str(error).startswith("legacy file"):
         return error
@@ -104,7 +104,7 @@ def diagnose(sample: FileSample, error: Error) -> Exception:
 
 
 def is_tar(head: bytes) -> bool:
-    """Return whether a file that begins so is a tar archive."""
+    """Return whether a file with these first bytes is a tar archive."""
     # By its checksum: the oldest tars have no magic, and torch.load opens them as well.
     try:
         tarfile.TarInfo.frombuf(head[: tarfile.BLOCKSIZE], "utf-8", "surrogateescape")

@@ -14,7 +14,7 @@ from zerocopy.loading import diagnosis, inputs
 
 
 class naming:
-    """Add the file's name, once, to errors raised about it; not to those of pickle without `weights_only`."""
+    """Add the file's name, once, to errors about it. Errors of pickle without `weights_only` stay as they are."""
 
     __slots__ = ("_f", "_weights_only")
 

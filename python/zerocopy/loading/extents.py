@@ -1,4 +1,4 @@
-"""The places of a tensor's elements in files and storages, as plain values that another process can use too."""
+"""Where a tensor's elements lie in files and storages, as plain values that another process can use too."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class TensorExtents(NamedTuple):
 
 
 class FileVersion(NamedTuple):
-    """Size and date of a file: they change when its bytes change."""
+    """The size and the modification time of a file: they change when its bytes change."""
 
     size: int
     mtime_ns: int
@@ -119,7 +119,7 @@ class Geometry(NamedTuple):
 
 
 def is_basic(index: Any) -> bool:
-    """Return whether torch makes a view of an index: no copy, so that where its elements lie is known beforehand."""
+    """Return whether torch makes a view for an index, not a copy: then it is known beforehand where elements lie."""
     parts = index if isinstance(index, tuple) else (index,)
     if sum(part is ... for part in parts) > 1:  # not alike for tensors with memory and without
         return False

@@ -1,4 +1,4 @@
-"""File objects that are read by position, in pieces, and only where something is needed.
+"""File objects that are read by position, in pieces, and only where bytes are needed.
 
 ::
 
@@ -20,7 +20,7 @@ from zerocopy.errors import ClosedError
 from zerocopy.process.fork_safe import ForkSafeLock
 from zerocopy.remote import RemoteFile
 
-#: The fewest bytes that are read at once, and how many at the end, where archives have their directories.
+#: The fewest bytes that one read gets, and the number of bytes read at the end, where archives have their directories.
 PIECE = 1 << 16
 TAIL = 1 << 17
 FAR_TAIL = 1 << 18
@@ -127,7 +127,7 @@ class PieceReader:
         self._file.require_unchanged()
 
     def _kept(self, offset: int, nbytes: int) -> bytes:
-        """Return the beginning of the bytes, as far as one kept piece has it."""
+        """Return as many of the first bytes as one kept piece has."""
         with self._lock.held():
             for start, piece in reversed(self._pieces.items()):
                 if start <= offset < start + len(piece):
@@ -135,7 +135,7 @@ class PieceReader:
         return b""
 
     def _piece(self, offset: int, nbytes: int) -> bytes:
-        """Read a piece: from shortly before an offset on, or what lies before the next piece or the end of the file.
+        """Read a piece that begins before an offset, and ends at the next piece or the end of the file at the latest.
 
         Return the bytes from the offset on.
         """

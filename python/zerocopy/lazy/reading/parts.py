@@ -47,7 +47,7 @@ class Part(NamedTuple):
     chunks : list of ChunkExtent
         Each ``begin`` is a position in the part.
     rest : index
-        The part is indexed by this once it is read; ``...`` if it is what was asked for.
+        Applied to the part after it is read; ``...`` if the part is exactly what was asked for.
     """
 
     dtype: torch.dtype
@@ -66,7 +66,7 @@ class Part(NamedTuple):
         return math.prod(self.shape) * self.itemsize
 
     def segments(self, number: int, strides: Sequence[int]) -> Iterable[tuple[str, Segment]]:
-        """Yield its segments, each with its file, for a target of that number and strides."""
+        """Yield the part's segments, each with its file. `number` and `strides` are those of the target."""
         steps = tuple(strides)
         if len(self.chunks) == 1 and self.chunks[0].stride == steps == contiguous_strides(self.shape):
             only = self.chunks[0]  # most tensors: one run
@@ -108,7 +108,7 @@ def part_of(extents: TensorExtents, index: Any) -> Part:
 
 
 def _of_chunks(extents: TensorExtents, index: Any) -> Part:
-    """Return the smallest box that has what an index selects, and the index of that within the box."""
+    """Return the smallest box that holds the selected elements. Its `rest` selects them within the box."""
     torch.empty(extents.shape, device="meta")[index]  # raises what torch raises
     entries = list(index if isinstance(index, tuple) else (index,))
     named = sum(entry is not None and entry is not ... for entry in entries)
@@ -141,9 +141,9 @@ def _of_chunks(extents: TensorExtents, index: Any) -> Part:
 def requests_for(
     parts: Iterable[tuple[Part, Sequence[int]]], versions: Callable[[str], FileVersion | None]
 ) -> list[FileReads]:
-    """Return the requests to each file that read parts, each into memory of these strides.
+    """Return for each file the requests that read these parts. Each part has the strides of its target.
 
-    `versions` returns the version that a file, given by its path, must have; None for any.
+    `versions` takes a file's path and returns the version that the file must have; None for any version.
     """
     by_file: dict[str, list[Segment]] = defaultdict(list)
     for number, (part, strides) in enumerate(parts):
@@ -165,7 +165,7 @@ def read_all(
     copied: Iterable[tuple[Part, torch.Tensor]],
     versions: Callable[[str], FileVersion | None],
 ) -> None:
-    """Read parts into tensors: straight, and those of another dtype or device in turns through memory of their own."""
+    """Read parts into tensors: directly, or through buffers if the tensor has another dtype or device."""
     _read(direct, versions)
     turn: list[tuple[Part, torch.Tensor]] = []
     nbytes = 0
@@ -223,12 +223,12 @@ class CheckpointSource:
         return self._versions[file]
 
     def wanted(self, dtype: torch.dtype) -> tuple[torch.dtype, torch.device]:
-        """Return the dtype and device that the tensor that was asked for last gets."""
+        """Return the dtype and device that the last tensor given to :meth:`extents` gets when it is loaded."""
         found: tuple[torch.dtype, torch.device] = self._layer.wanted(dtype)
         return found
 
     def is_far(self) -> bool:
-        """Return whether files are on other machines."""
+        """Return whether any file is on another machine."""
         return any(remote.is_url(layer.path) for layer in self._checkpoint.layers)
 
     def indexed(self, name: str, index: Any) -> torch.Tensor:
@@ -257,7 +257,7 @@ def read(
     into = _checked_into(into, wanted)
     device = None if device is None else torch.device(device)
     results: dict[str, Any] = {}
-    apart: list[str] = []  # that no request of a plan reads
+    apart: list[str] = []  # names of tensors that no request of a plan reads
     direct: list[tuple[Part, torch.Tensor]] = []
     copied: list[tuple[Part, torch.Tensor]] = []
     for name, index in _checked(wanted).items():
@@ -290,7 +290,7 @@ def _read_apart(
     into: Mapping[str, torch.Tensor],
     device: torch.device | None,
 ) -> None:
-    """Read tensors one by one, or of a file on another machine neighbours in turn and several at once."""
+    """Read tensors one by one. If a file is on another machine, read several at once, each thread neighbouring ones."""
     threads = min(FAR_THREADS, len(names)) if source.is_far() else 1
 
     def read(some: list[str]) -> None:

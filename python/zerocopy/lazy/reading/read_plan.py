@@ -17,9 +17,9 @@ class FileReads(NamedTuple):
     Attributes
     ----------
     path : str
-        Of the file.
+        Path of the file.
     version : FileVersion or None
-        The file is refused if it has another one when it is read.
+        The file is refused if it has another version when it is read.
     requests : list of Segment
         In ascending order. A segment stands for one request, or, if it has rows, for one request per row.
     """
@@ -40,7 +40,7 @@ class FileReads(NamedTuple):
 
 
 class ReadPlan:
-    """The requests that read some parts of tensors: what ``Checkpoint.plan`` returns.
+    """The requests that read some parts of tensors. ``Checkpoint.plan`` returns it.
 
     Attributes
     ----------
@@ -49,8 +49,8 @@ class ReadPlan:
     files : list of FileReads
         The requests to each file.
     whole : list of str
-        Names of tensors that cannot be read by requests (compressed, sparse, in memory already): they are taken from
-        the checkpoint as ``get_slice`` takes them.
+        Names of tensors that requests cannot read (compressed, sparse, in memory already). They are read as by
+        ``get_slice``.
 
     Examples
     --------
@@ -68,7 +68,7 @@ class ReadPlan:
 
     @property
     def bytes_read(self) -> int:
-        """The bytes of all requests. More than `nbytes` where small gaps are read along."""
+        """The bytes of all requests: more than `nbytes` if requests also read small gaps."""
         return sum(file.nbytes for file in self.files)
 
     @property
@@ -77,11 +77,11 @@ class ReadPlan:
         return sum(file.number for file in self.files)
 
     def describe(self) -> str:
-        """Return lines that say how many bytes are read, in how many requests, of each file."""
+        """Return a text with the bytes and the number of requests, in all and for each file."""
         return "\n".join(self._lines())
 
     def as_json(self) -> dict[str, Any]:
-        """Return the same for programs."""
+        """Return the facts of :meth:`describe` as JSON can have them."""
         return {
             "bytes": self.nbytes,
             "bytes_read": self.bytes_read,

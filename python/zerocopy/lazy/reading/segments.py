@@ -26,15 +26,15 @@ class Segment(NamedTuple):
     offset, nbytes : int
         In the file.
     target : int
-        The number of the tensor that it goes to.
+        Position of the target tensor in the list of targets.
     at : int
         Position in the memory of that tensor, in bytes from its first element.
     dims : tuple of Dim
         Empty if the run is copied as it is. Else the run has gaps, or another order: count, stride in the run, and
         stride in the target, by dimension, in elements.
     rows, step, target_step : int
-        So many runs, each that many bytes behind the one before, in the file and in the target. They are far from each
-        other, and each is a request of its own.
+        The number of runs, and the distance in bytes from one run to the next, in the file and in the target. The runs
+        are far from each other, so each is a separate request.
     """
 
     offset: int

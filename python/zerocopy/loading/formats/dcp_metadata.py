@@ -2,11 +2,11 @@
 
 ::
 
-    .metadata                     a pickle: of each tensor its shape and dtype, of each chunk its file and place
+    .metadata                     a pickle: the shape and dtype of each tensor, the file and place of each chunk
     __0_0.distcp, __1_0.distcp    the chunks one behind the other, each what torch.save wrote
 
-The pickle is made of objects of ``torch.distributed``. They come as records here: nothing of the file is imported or
-called, and it does not matter which release of torch wrote it, or whether there is one.
+The pickle has objects of ``torch.distributed``. Here they are read as plain records: nothing that the file names is
+imported or called. So any release of torch may have written it, and torch need not be installed.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from zerocopy.loading.formats import dcp_paths
 _METADATA = ".metadata"
 _MAX_LENGTH = 1 << 30  # bytes
 _MAX_DIMENSIONS = 64
-_CORNER = 128  # of a chunk: it is counted and kept
-_CHUNK = 512  # of a tensor: the objects that are made of it, in each dimension
+_CORNER = 128  # bytes for each corner of a chunk, which is counted and kept
+_CHUNK = 512  # bytes of the objects that are made for a chunk of a tensor, for each dimension
 
 
 _SAFETENSORS = struct.Struct("<Q2s")  # the length of the header, and how JSON begins
@@ -83,9 +83,9 @@ class Folder(NamedTuple):
     entries : dict of str to Chunked or ArchiveExtent
         Tensors and everything else, by name, in the order they were saved in.
     paths : dict of str to tuple
-        Under which keys of nested dicts and lists each belongs.
+        The keys of nested dicts and lists that lead to each entry.
     metadata_size : int
-        Bytes of ``.metadata``: what is made of the folder is in proportion to them.
+        Bytes of ``.metadata``. The memory for the folder's contents is bounded in proportion to them.
     is_safetensors : bool
         Whether the files are ``.safetensors``, where a chunk has the name of its tensor.
     """
@@ -265,10 +265,10 @@ def require_whole(name: str, tensor: Chunked, budget: _core.Budget) -> None:
 
 
 def _is_whole(tensor: Chunked, budget: _core.Budget) -> bool:
-    """Return whether each element is in one chunk.
+    """Return whether each element is in exactly one chunk.
 
-    Corners with alternating signs stand for a box. Where boxes meet, their corners cancel, so those of all chunks have
-    to come to those of the tensor.
+    A box is counted by its corners, with alternating signs. Where boxes meet, their corners cancel. So the sum over all
+    chunks must equal the corners of the tensor.
     """
     rank = len(tensor.shape)
     for begin, size, _ in tensor.chunks:
@@ -319,7 +319,7 @@ def require_disjoint(places: Iterable[tuple[str, ArchiveExtent]]) -> None:
 
 
 def is_safetensors(file: str, offset: int) -> bool:
-    """Return whether a place, which is said to be a tensor's, is where a whole .safetensors begins."""
+    """Return whether a .safetensors file begins at this place, which the metadata claim for a tensor."""
     path = Path(file)
     if not path.is_file():  # To open a pipe would wait for its writer.
         return False

@@ -10,7 +10,7 @@ from zerocopy import _core
 from zerocopy.display import count, described, shown
 from zerocopy.errors import FormatError
 
-_MAX_GAP = 1024  # items of a list that no name belongs to
+_MAX_GAP = 1024  # successive items of a list without a name
 _MAX_DEPTH = 1000  # of nested values, as in a pickle
 _POINTER = 8
 _CONTAINER = 256  # a dict with one item

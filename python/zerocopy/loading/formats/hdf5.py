@@ -31,11 +31,11 @@ SUFFIXES = (".h5", ".hdf5")
 
 _USER_BLOCKS = [1 << n for n in range(9, 21)]
 _DEEPEST = 100
-_MAX_LINKS = 16  # behind each other: libhdf5's own bound
-_COPIES = 4  # of a path: in the listing, the document, the names, the result
-# Steps through links that lie in a group's header one behind the other: each that is looked up takes as many.
+_MAX_LINKS = 16  # links that lead to links: libhdf5's own limit
+_COPIES = 4  # copies of a path: in the listing, the document, the names, the result
+# Steps through the links in a group's header. They form a list, so each look-up takes as many steps as links.
 _MAX_STEPS = 1 << 26
-_MAX_DIMENSIONS = 32  # of HDF5 and of numpy, yet there may be arrays in a dataset of as many
+_MAX_DIMENSIONS = 32  # the limit of HDF5 and numpy; a dataset's elements may be arrays, which add dimensions
 
 # numpy's kinds and sizes of numbers that torch has.
 _TORCH = {
@@ -44,7 +44,7 @@ _TORCH = {
     "f2": "float16", "f4": "float32", "f8": "float64", "c8": "complex64", "c16": "complex128",
 }  # fmt: skip
 
-# Bytes of opaque elements, by the name that an attribute "dtype" of the dataset has. Keras writes bfloat16 so.
+# Bytes of opaque elements, by the dataset's attribute "dtype". Keras writes bfloat16 in this way.
 _OPAQUE = {"bfloat16": 2} | dict.fromkeys(
     ["float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"], 1
 )
@@ -58,7 +58,7 @@ TEXT, ATTRIBUTE = "text", "attribute"
 
 
 def recognises(head: bytes, name: str) -> bool:
-    """Return whether a file that begins so is HDF5. Only a name can tell that what comes first is a user block."""
+    """Return whether a file with these first bytes is HDF5. If it begins with a user block, only the name shows it."""
     if head.startswith(SIGNATURE):
         return True
     named = name.endswith(SUFFIXES)
@@ -89,13 +89,13 @@ def listing(image: Image) -> list[_C.ListingEntry]:
     h5py = import_h5py()
     with faults(image):
         file = h5py.File(image, "r")
-    # At the latest while there is a Python to call: libhdf5 closes what is open when the process is nearly over.
+    # Close the file while Python still runs: libhdf5 itself closes open files only when the process is nearly over.
     weakref.finalize(file, h5py.File(file.id).close)
     return list(_Lister(h5py, file, image).listing)
 
 
 class _Entry(NamedTuple):
-    """A ``_C.ListingEntry`` by names: a group if it has no dtype."""
+    """The fields of a ``_C.ListingEntry``. An entry without a dtype is a group."""
 
     path: bytes = b""
     dtype: str | None = None
@@ -108,7 +108,7 @@ class _Entry(NamedTuple):
 
 
 def numbers_left_out(left_out: list[tuple[str, str]]) -> list[str]:
-    """Return the datasets that hold numbers and are not tensors, each with the reason, of ``Archive.left_out``."""
+    """Return from ``Archive.left_out`` the datasets of numbers that are not tensors, each with the reason."""
     return [f"{name} ({why})" for name, why in left_out if why not in (TEXT, ATTRIBUTE)]
 
 

@@ -16,12 +16,12 @@ from zerocopy.errors import FormatError
 from zerocopy.loading.formats.hdf5_stream import Image, faults
 
 _PIECE = 1 << 22
-_MOST_CHUNKS = 1 << 16  # of one read: libhdf5 takes some 100 bytes for each
-_SMALL = 1 << 16  # bytes: a dataset is never called sparse up to here
-_SPARSE = 50  # chunks of which one is written: from here on it takes less time to read each written one
+_MOST_CHUNKS = 1 << 16  # chunks of one read: libhdf5 needs some 100 bytes for each
+_SMALL = 1 << 16  # bytes: smaller datasets never count as sparse
+_SPARSE = 50  # if one chunk in so many is written, reading only written chunks takes less time
 # Memory that a filter takes, in chunks: its output doubles as it grows, beside the chunk itself.
 _FILTER_BUFFERS = 3
-_MOST_FOUND = 1 << 12  # chunks that are looked up one by one: libhdf5 starts at the first each time
+_MOST_FOUND = 1 << 12  # chunks that are looked up one by one: each look-up of libhdf5 starts at the first
 
 Slab = tuple[tuple[int, ...], tuple[int, ...]]  # where a part of an array begins, and its shape
 
@@ -34,11 +34,11 @@ class Selection(NamedTuple):
     step: tuple[int, ...]
 
     def at(self, number: tuple[int, ...]) -> tuple[int, ...]:
-        """Return where in the array an element of the selection is."""
+        """Return the position in the array of an element of the selection."""
         return tuple(begin + n * step for begin, n, step in zip(self.start, number, self.step, strict=True))
 
     def within(self, slab: Slab) -> Slab:
-        """Return which of the elements are in a part of the array."""
+        """Return the part of the selection that lies in a part of the array."""
         axes = zip(self.start, self.size, self.step, *slab, strict=True)
         first, end = [], []
         for start, size, step, begin, length in axes:
@@ -74,15 +74,15 @@ class DatasetReader:
         self._chunk: tuple[int, ...] | None = None
         if properties.get_layout() == h5.h5d.CHUNKED:
             self._chunk = tuple(properties.get_chunk())
-        #: Whether there is anything of it in the file.
+        #: Whether the file has any data of the dataset.
         self.is_written = dataset.get_storage_size() > 0
 
     def __call__(self) -> Any:
-        """Return all of it."""
+        """Return all elements."""
         return self._selected(Selection((0,) * len(self._shape), self._shape, (1,) * len(self._shape)))
 
     def part(self, offset: int, size: tuple[int, ...], stride: tuple[int, ...]) -> Any:
-        """Return the elements of a strided view of it, one after the other; None if only the whole can be read.
+        """Return the elements of a strided view, one after the other; None if only the whole dataset can be read.
 
         Of a chunked dataset, only the chunks that hold some of these elements are read.
         """
@@ -97,7 +97,7 @@ class DatasetReader:
             return self._values(dataset, selection, self._written_chunks(dataset))
 
     def _values(self, dataset: Any, selection: Selection, slabs: Iterable[Slab] | None) -> Any:
-        """Return selected elements; of the slabs alone if there are any, the rest of its fill value."""
+        """Return selected elements. If there are slabs, read only these; the other elements get the fill value."""
         import numpy
 
         values = numpy.empty(selection.size, self._dtype)
@@ -145,7 +145,7 @@ class DatasetReader:
         return bytes(values.tobytes())
 
     def is_sparse(self) -> bool:
-        """Return whether the file has nothing of it, or at most one in 50 of its chunks: it may claim any size."""
+        """Return whether the file has no data of it, or at most one in 50 of its chunks: it may claim any size."""
         if self._dtype.itemsize * math.prod(self._shape) <= _SMALL:
             return False
         if not self.is_written or self._chunk is None:
@@ -170,7 +170,7 @@ class DatasetReader:
             return self._h5.h5d.open(self._file.id, self._path)
 
     def _fill(self, dataset: Any) -> Any:
-        """Return the value of what was never written."""
+        """Return the value of elements that were never written."""
         import numpy
 
         element = numpy.zeros(1, self._dtype)

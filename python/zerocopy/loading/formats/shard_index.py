@@ -1,4 +1,4 @@
-"""Checkpoints of several files: an index says in JSON which of them, the shards, has which tensor.
+"""Checkpoints of several files, the shards: a JSON index says which shard has which tensor.
 
 ``{"metadata": {...}, "weight_map": {"model.weight": "model-00001-of-00002.safetensors", ...}}``, as transformers,
 diffusers and accelerate write it, beside the shards.
@@ -121,7 +121,7 @@ class Homes(NamedTuple):
     missing : list of str
         Names of the index that no shard has.
     wrong : list of str
-        A text for each tensor that is in another shard than the index says, or in none by the index.
+        A message for each tensor that is not in the shard that the index names, or that the index does not name.
     """
 
     source: Index
@@ -153,14 +153,14 @@ class Homes(NamedTuple):
 def compared(index: Index, held: Mapping[Path, Iterable[str]]) -> Homes:
     """Compare an index with the names of the tensors that each shard has.
 
-    Of a tensor in two shards the one counts that the index names.
+    If a tensor is in two shards, the shard that the index names counts.
     """
     found: dict[str, Path] = {}
     wrong = []
     for shard, names in held.items():
         for name in names:
             home = index.homes.get(name)
-            if home is shard or home == shard:  # comparing paths takes long
+            if home is shard or home == shard:  # comparing paths is slow
                 found[name] = shard
                 continue
             found.setdefault(name, shard)

@@ -1,7 +1,7 @@
 """The globals that the safe loader accepts: the running release's list, then the user's.
 
-A global is a pair (module, name). It is looked up, never imported; one that is in no list is refused, together with
-all others of the same file, before anything has been built.
+A global is a pair (module, name). It is looked up, never imported. If a global is on no list, the file is refused
+before anything is built.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from zerocopy.loading.objects import rebuild, user_globals
 from zerocopy.loading.objects.global_names import BLOCKED_MODULES, Name, modern, printable
 
 _MAX_LISTED = 5  # globals in the message of a refusal
-_MAX_NAMES = 10_000  # globals in its attribute, against files made to fill memory
+_MAX_NAMES = 10_000  # globals in the error's attribute: a hostile file could fill memory
 
 
 #: Begins the advice in a refusal.
@@ -48,7 +48,7 @@ def resolve(names: Iterable[Name]) -> dict[Name, Any]:
     Raises
     ------
     pickle.UnpicklingError
-        If one or several of them are on no list. The message names the first five, its attribute ``globals`` all.
+        Some globals are on no list. The message names the first five, and the attribute ``globals`` has all.
     """
     found, refused = look_up(names)
     if refused:

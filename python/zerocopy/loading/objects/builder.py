@@ -1,4 +1,4 @@
-"""Makes the objects for the native builder that only torch's Python side can make.
+"""Makes objects that the native builder cannot make, because they need torch's Python side.
 
 Everything here is called with values from the file. Plain types are made as asked; a global of the allow-list is
 called only if :mod:`zerocopy.loading.objects.allowlist` says that a file may call it.

@@ -1,7 +1,7 @@
 """Stubs: the data of objects whose classes are on no allow-list, without their code.
 
-The native builder is given a :class:`StubBuilder` in place of the module ``builder``. The two agree on everything but
-objects of unknown classes, and calls that are handed such an object.
+The native builder gets a :class:`StubBuilder` instead of the module ``builder``. The two differ only for objects of
+unknown classes, and for calls with such an object among the arguments.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from zerocopy.display import shown
 from zerocopy.loading.objects import allowlist, builder, rebuild
 from zerocopy.loading.objects.global_names import Name
 
-# Rebuild functions have fewer arguments.
+# The number of arguments that are examined. Rebuild functions have fewer.
 _MANY = 64
 
 
 @dataclass(frozen=True)
 class UnknownGlobal:
-    r"""A class or function that a file names and no allow-list has. It was not imported.
+    r"""A class or function that a file names and that is on no allow-list. It was not imported.
 
     Attributes
     ----------
@@ -92,7 +92,7 @@ def allow(names: Iterable[Name]) -> dict[Name, Any]:
     found, unknown = allowlist.look_up(names)
     for name in unknown:
         module, attribute = (part.decode("utf-8", "backslashreplace") for part in name)
-        checked = rebuild.SAFE.get(f"{module}.{attribute}")  # of a function that this release of torch lacks
+        checked = rebuild.SAFE.get(f"{module}.{attribute}")  # torch may lack the function
         found[name] = checked or UnknownGlobal(module, attribute)
     return found
 

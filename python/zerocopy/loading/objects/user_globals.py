@@ -18,8 +18,8 @@ _safe: ContextVar[tuple[Any, ...]] = ContextVar("zerocopy_safe_globals", default
 def safe_globals(globals: Iterable[Any]) -> Iterator[None]:
     """Allow files to name these classes and functions, within a ``with`` block.
 
-    Works on every release of PyTorch, also where ``torch.serialization.safe_globals`` does not exist; what is given
-    to that one, or to ``add_safe_globals``, counts too. Applies to the current thread or task.
+    This works on every release of PyTorch, even on those without ``torch.serialization.safe_globals``. Globals that are
+    given to torch's function, or to ``add_safe_globals``, are allowed too. It applies to the current thread or task.
 
     Parameters
     ----------
@@ -50,8 +50,8 @@ def given() -> tuple[Any, ...]:
 def may_be_set(cls: type, name: str) -> bool:
     """Return whether a file may give a tensor or an ``OrderedDict`` of class `cls` an attribute `name`.
 
-    Not if the class gives the name a meaning. A slot is a place for an attribute as any other; and in a class that the
-    user has allowed, attributes may hide methods and defaults, as jagged tensors do with ``_values``.
+    It may not if the class gives the name a meaning. Slots may be set like other attributes. In a class that the user
+    has allowed, attributes may also hide methods and defaults, as jagged tensors do with ``_values``.
     """
     found = inspect.getattr_static(cls, name, cls)
     if name.startswith("__"):

@@ -65,7 +65,7 @@ class Files:
                 )
 
     def load(self, name: str) -> Any:
-        """Return the tensor of a name, over its file or joined from its chunks; or another value of that name."""
+        """Return the value of a name. A tensor lies in its file, or is joined from its chunks."""
         entry = self.folder.entries[name]
         if isinstance(entry, dcp_metadata.ArchiveExtent):
             return next(self.each(name))
@@ -78,13 +78,13 @@ class Files:
     def each(
         self, name: str, load: Callable[[_C.Archive, LoadOptions], Any] = archives.load
     ) -> Iterator[Any]:
-        """Yield each part of what has that name, in the order of the chunks. `load` loads one of the archives."""
+        """Yield the parts of a named value, in the order of its chunks. `load` loads one archive."""
         entry = self.folder.entries[name]
         for place in dcp_metadata.places_of(entry):
             yield self._loaded(name, place, load)
 
     def extents(self, name: str, box: Box | None) -> TensorExtents | None:
-        """Return where a tensor's chunks lie, those that overlap a box; None if one is not stored as it is."""
+        """Return where the chunks of a tensor that overlap a box lie; None if a chunk is not stored as it is."""
         entry = self._chunked(name)
         # Each chunk is an archive of its own, which has to be opened.
         wanted = [chunk for chunk in entry.chunks if box is None or _overlaps(chunk, box)]
@@ -119,11 +119,11 @@ class Files:
         return ChunkExtent(place.file, offset, chunk.offsets, chunk.sizes, stored.stride)
 
     def _in_rows(self, name: str, part: torch.Tensor) -> torch.Tensor:
-        """Return a contiguous tensor: as torch's reader makes it, and as ``.metadata`` describes it."""
+        """Return a part as a contiguous tensor, as torch's reader does and ``.metadata`` says."""
         strides = torch.empty(part.shape, device="meta").stride()
         if part.stride() == strides:
             return part
-        if part.is_contiguous():  # of a dimension of one element any number will do
+        if part.is_contiguous():  # a dimension of one element may have any stride
             return part.as_strided(part.shape, strides)
         if self._options.mode == "r+":
             raise UnsupportedError(
@@ -134,7 +134,7 @@ class Files:
         return part.contiguous()
 
     def _charge_copy(self, name: str, nbytes: int, stored: int) -> None:
-        """Refuse copies that are out of proportion to the stored bytes of all: a stride of 0 repeats these."""
+        """Refuse copies that are out of proportion to all stored bytes: a stride of 0 repeats elements."""
         if nbytes <= stored or name in self._repeating:
             return
         self._repeating.add(name)
@@ -148,7 +148,7 @@ class Files:
             raise UnsupportedError(
                 f"{self.folder.name}: mode 'r+' cannot write to {shown(name)}, which lies in several chunks"
             )
-        # Before there is memory for it: a stranger's .metadata may say any number.
+        # Checked before memory is allocated: a stranger's .metadata may claim any size.
         if entry.nbytes > sum(chunk.place.length for chunk in entry.chunks):
             raise FormatError(f"{self.folder.name}: {shown(name)} is larger than its chunks")
         dtype = builder.dtype(entry.dtype)
@@ -192,7 +192,7 @@ class Files:
         self._opened = {}
 
     def require_there(self) -> None:
-        """Require open files. That each is still the one that was opened is checked where a chunk is read."""
+        """Require open files. Reading a chunk checks that its file is still the one that was opened."""
         if self.closed:
             raise ClosedError(f"{self.name} is closed")
 
@@ -235,18 +235,18 @@ class Files:
         return objects.placeholder(self._places[name], 0, entry.shape, strides, dtype, "cpu", False)
 
     def leaves(self, names: list[str], objects: Any) -> list[Any]:
-        """Return several of these."""
+        """Return the leaves of several names."""
         return [self.leaf(name, objects) for name in names]
 
     def build(self, objects: Any, chosen: Iterable[str] | None) -> Any:
-        """Return the nested object, of the leaves that were chosen (None: of all)."""
+        """Return the nested object with the chosen leaves, or with all if `chosen` is None."""
         wanted = self.folder.entries if chosen is None else set(chosen)
         return self.folder.nested(
             {name: self.leaf(name, objects) for name in self.folder.entries if name in wanted}
         )
 
     def metadata(self, objects: Any) -> None:
-        """Return nothing: all that the folder says is under names."""
+        """Return None: a folder has named values only."""
 
     def tensor_at(self, index: int) -> torch.Tensor:
         """Return a real tensor."""
@@ -254,7 +254,7 @@ class Files:
         return tensor
 
     def shown_at(self, index: int) -> tuple[str, int, None]:
-        """Return a tensor's dtype, its storage's number, and how it shows that: here each has a whole one."""
+        """Return a tensor's dtype, the number of its storage, and None: each tensor covers its whole storage."""
         return self.entry(index).dtype, index, None
 
 

@@ -55,7 +55,7 @@ class _NoOpObject(metaclass=_TakesItems):
 
 
 class _StorageScanner(pickle.Unpickler):
-    """Runs a pickle without anything that it names, and notes its storages."""
+    """Runs a pickle without the objects that it names, and records its storages."""
 
     def __init__(self, file: io.BytesIO, **pickle_args: Any) -> None:
         # Another module's Unpickler may take more arguments than pickle's.

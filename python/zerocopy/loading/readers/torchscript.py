@@ -1,11 +1,11 @@
 """TorchScript archives: torch runs the program, and finds the storages of its tensors where the file is mapped.
 
-``torch.jit.load`` copies each storage. For programs within a package (``torch.package``) torch has another way: there
-it asks a table for a storage, by its key, before it looks for a record. So the program, without its data, goes into a
-small archive that is laid out as such a package, and the storages into the table.
+``torch.jit.load`` copies each storage. For programs within a package (``torch.package``), torch looks up the key of a
+storage in a table before it looks for a record. So zerocopy writes the program, without its data, into a small archive
+that is laid out as such a package, and puts the storages into the table.
 
-Torch's reader trusts what it reads. So nothing of a file comes to it before zerocopy's own readers have been through:
-the zip directory, both pickles to their end, each tensor within its storage and each storage within its record.
+Torch's reader trusts its input. So zerocopy's own readers first check the zip directory, both pickles to their end,
+each tensor against its storage and each storage against its record.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _GETS = ("BINGET", "LONG_BINGET")
 _TEXTS = ("BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8")
 # torch writes this before the BINPERSID of a storage: ('storage', class, key, location, number of elements)
 _ID = ("MARK", _TEXTS + _GETS, ("GLOBAL", *_GETS), _TEXTS + _GETS, _TEXTS + _GETS, None, "TUPLE")
-_KEY = 3  # of these
+_KEY = 3  # the position of the key in _ID
 
-# Where a program of that number lies in a package.
+# The number of the program in the package, and the folders of its records.
 _NUMBER = "0"
 _PICKLES = f".data/ts_code/{_NUMBER}/"
 _CODE = ".data/ts_code/code/"
 
-# Of the safe machine's message about a dtype that zerocopy does not know.
+# A part of the safe machine's message about a dtype that zerocopy does not know.
 _UNKNOWN_DTYPE = "storages of class"
 
 _MAX_CODE = 1 << 30  # bytes, of all sources together
@@ -50,7 +50,7 @@ class StockOnlyError(Exception):
 
 
 def load(archive: _C.Archive, map_location: Any, extra_files: dict[str, Any] | None) -> Any:
-    """Return the module of an archive, and fill `extra_files`; ``StockOnlyError`` for what torch has to read itself."""
+    """Return the module of an archive, and fill `extra_files`. Raise ``StockOnlyError`` if only torch can read it."""
     device = script.script_device(map_location)
     why = _why_only_stock(archive)
     if why:
@@ -93,10 +93,10 @@ def _extra_file(archive: _C.Archive, name: str) -> bytes:
 
 
 def _packaged(archive: _C.Archive) -> tuple[io.BytesIO, dict[str, torch.Tensor]]:
-    """Return the program as in a package, and by its key a tensor over each storage."""
+    """Return the program as a package, and a dict from the storages' keys to tensors over them."""
     data, storages = _pickle(archive, b"data.pkl", b"data/")
     constants, others = _pickle(archive, b"constants.pkl", b"constants/")
-    if not storages.keys().isdisjoint(others):  # each of the two pickles counts from "0"
+    if not storages.keys().isdisjoint(others):  # the keys of each pickle count from "0"
         prefix = "constants/"
         constants = _rename_storages(constants, prefix)
         others = {prefix + key: storage for key, storage in others.items()}
@@ -113,7 +113,7 @@ def _packaged(archive: _C.Archive) -> tuple[io.BytesIO, dict[str, torch.Tensor]]
 def _pickle(archive: _C.Archive, name: bytes, folder: bytes) -> tuple[bytes, dict[str, torch.UntypedStorage]]:
     try:
         pickled, storages = archive.pickle_with_storages(name, folder)
-    except pickle.UnpicklingError as error:  # an opcode that data has no use for
+    except pickle.UnpicklingError as error:  # an opcode that pickles of data do not need
         raise FormatError(str(error)) from None
     except UnsupportedError as error:
         if _UNKNOWN_DTYPE not in str(error):
@@ -150,10 +150,10 @@ def _rename_storages(pickled: bytes, prefix: str) -> bytes:
     """Return a pickle with `prefix` before the key of each storage, and nothing else changed."""
     try:
         opcodes = list(pickletools.genops(pickled))
-    except ValueError as error:  # names of classes that are not ASCII, which no program of torch's has
+    except ValueError as error:  # class names that are not ASCII: torch never writes them
         raise FormatError(f"constants.pkl: {error}") from None
     ends = [*(at or 0 for _, _, at in opcodes[1:]), len(pickled)]
-    memo: dict[Any, int] = {}  # what a number of the memo stands for: the opcode that made it
+    memo: dict[Any, int] = {}  # from numbers of the memo to the opcode that made the value
     effective: list[int] = []
     keys: set[int] = set()
     for i, (opcode, argument, _) in enumerate(opcodes):
@@ -172,7 +172,7 @@ def _rename_storages(pickled: bytes, prefix: str) -> bytes:
     for i, (opcode, argument, at) in enumerate(opcodes):
         if i in keys:
             renamed += _unicode(prefix + text(i))
-        elif opcode.name in _GETS and memo[argument] in keys:  # the same text, yet no key here
+        elif opcode.name in _GETS and memo[argument] in keys:  # the same text, but it is not a key here
             renamed += _unicode(text(i))
         else:
             renamed += pickled[at : ends[i]]

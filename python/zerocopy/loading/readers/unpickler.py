@@ -48,7 +48,7 @@ class FindClassMixin:
 class StorageUnpicklerMixin(FindClassMixin):
     """``persistent_load`` and ``find_class`` for any ``Unpickler`` class: storages come from an archive.
 
-    Mixed into ``pickle.Unpickler`` this is :class:`Unpickler`; into another module's, what ``pickle_module=`` asks for.
+    :class:`Unpickler` mixes it into ``pickle.Unpickler``. ``pickle_module=`` mixes it into that module's class.
     """
 
     def __init__(self, file: Any, archive: Any, *, map_location: Any = None, **pickle_args: Any) -> None:
@@ -87,7 +87,7 @@ class StorageUnpicklerMixin(FindClassMixin):
         return storage
 
     def read_storages(self) -> None:
-        """Read what a legacy file has behind its object, also where the object has no storage."""
+        """Read the data after the object of a legacy file, even if the object has no storage."""
         if self.archive.container == "legacy":
             with contextlib.suppress(
                 UnsupportedError

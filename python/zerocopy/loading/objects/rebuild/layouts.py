@@ -33,7 +33,7 @@ def get_layout(name: str) -> torch.layout:
 
 @checked_version_of("torch._utils._rebuild_sparse_tensor")
 def rebuild_sparse_tensor(layout: torch.layout, data: tuple[Any, ...]) -> torch.Tensor:
-    """Return a sparse tensor whose indices have been checked: out of range, they write out of bounds later."""
+    """Return a sparse tensor with checked indices: later, indices out of range would write out of bounds."""
     # On the meta device there are no indices to check, wherever the file's own are.
     is_meta = torch.empty(0).is_meta or any(isinstance(part, torch.Tensor) and part.is_meta for part in data)
     checks = sparse.checks(not is_meta)
@@ -50,7 +50,7 @@ def rebuild_sparse_tensor(layout: torch.layout, data: tuple[Any, ...]) -> torch.
     if flag == [True] and not is_meta:
         found, _ = sparse.parts(tensor.coalesce())
         require(torch.equal(found, indices), "a sparse tensor that claims to be coalesced")
-    # Said or not: what has fewer than two elements is taken for coalesced otherwise.
+    # Without the flag, torch takes a tensor with fewer than two elements for coalesced.
     return sparse.as_coalesced(tensor, flag[0]) if flag else tensor
 
 
@@ -94,7 +94,7 @@ def rebuild_qtensor(
         require(isinstance(axis, int) and 0 <= axis < len(size), "a quantizer axis")
         require(len(scales) == len(zero_points) == size[axis], "scales for another number of channels")
     require(all(math.isfinite(s) and s > 0 for s in scales), "a quantizer scale that is not positive")
-    if scheme is not torch.per_channel_affine_float_qparams:  # whose zero points are floats
+    if scheme is not torch.per_channel_affine_float_qparams:  # the zero points of that scheme are floats
         require(all(lowest <= z <= highest for z in zero_points), "a zero point out of range")
     return private("torch._utils._rebuild_qtensor")(
         storage, offset, size, stride, quantizer, requires_grad, {}
@@ -118,7 +118,7 @@ def rebuild_nested_tensor(
     buffer: torch.Tensor, sizes: torch.Tensor, strides: torch.Tensor, offsets: torch.Tensor
 ) -> torch.Tensor:
     """Return a nested tensor whose parts lie inside its buffer."""
-    # torch reads these three as memory, whatever their strides.
+    # torch reads the memory of these three tensors without regard to their strides.
     plain = [sizes, strides, *(offsets,) * isinstance(offsets, torch.Tensor)]
     within_storage(buffer, *plain)
     require(
@@ -152,7 +152,7 @@ def rebuild_jagged_tensor(arguments: dict[str, Any]) -> torch.Tensor:
     require(type(ragged) is int and 1 <= ragged <= values.dim(), "a jagged tensor's ragged dimension")
     count = offsets.numel() - 1
     require(count >= 0 and (lengths is None or lengths.numel() == count), "a jagged tensor's rows")
-    if not any(part.is_meta for part in plain):  # where rows have no places that could be checked
+    if not any(part.is_meta for part in plain):  # meta tensors have no values that could be checked
         starts, room = offsets.tolist(), values.shape[ragged - 1]
         ends = starts[1:] if lengths is None else map(operator.add, starts, lengths.tolist())
         require(

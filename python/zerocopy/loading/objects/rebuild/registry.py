@@ -27,12 +27,12 @@ _TORCH_RAISES = (
     KeyError,
     AttributeError,
     OverflowError,
-    AssertionError,  # for a device that it was built without
+    AssertionError,  # torch was built without the device
 )
 _MAX_ECHO = 200
 _OF_META = ("Meta' backend", "meta tensor")
 MAX_DIMENSIONS = 64
-MANY = 2**59  # elements: of the widest dtype their bytes no longer fit 64 bits
+MANY = 2**59  # so many elements of the widest dtype have more bytes than 64 bits can count
 
 #: dtype: range of a zero point, bytes of one item of the storage, and how many elements that holds.
 QUANTIZED = {
@@ -66,19 +66,19 @@ def checked_version_of(path: str) -> Callable[[Function], Function]:
 
 
 def _is_about_meta(error: Exception) -> bool:
-    """Return whether torch cannot do without the data that ``map_location="meta"`` leaves out: the file may be good."""
+    """Return whether torch failed because ``map_location="meta"`` leaves out data. Then the file may be good."""
     return isinstance(error, NotImplementedError) and any(words in str(error) for words in _OF_META)
 
 
 def callee(allowed: Any) -> Callable[..., Any]:
-    """Return the function that a file calls by `allowed`: the user's own, or the checked version of torch's.
+    """Return the function to call for a global: the user's own function, or the checked version of torch's.
 
-    The rest of torch's list is good as a value only: ``torch.Tensor(2**38)`` from a file would allocate, and
-    ``torch.Tensor(64)`` return uninitialised memory.
+    A file may not call the other globals of torch's list: ``torch.Tensor(2**38)`` would allocate memory, and
+    ``torch.Tensor(64)`` would return uninitialised memory.
     """
     found = _callee_or_none(allowed)
     if found is None:
-        # Never its repr, which may be endless.
+        # The repr of an object may be endless.
         name = getattr(allowed, "__qualname__", None) or f"a {type(allowed).__name__}"
         raise pickle.UnpicklingError(f"checkpoint: {name} may not be called by a file")
     return found
@@ -97,9 +97,9 @@ def _callee_or_none(allowed: Any) -> Function | None:
 
 
 def checked_version(function: Any) -> Any:
-    """Return the checked version of a function of torch's, and anything else as it is.
+    """Return the checked version of a function of torch, and any other object itself.
 
-    A file may hold such a function as a value, too: that is torch's own.
+    If a file holds such a function as a value, the value stays torch's own function.
     """
     path = f"{getattr(function, '__module__', None)}.{getattr(function, '__qualname__', None)}"
     return SAFE.get(path, function)
