@@ -17,14 +17,14 @@ class ArchiveWriter {
   // processes share.
   ArchiveWriter(ArchivePlan& plan, Target& target, std::uint64_t& written);
 
-  // Writes what is planned and not written yet, until about `limit` bytes of storages more are
-  // written, or memory is wanted whose address is not known. Returns 0 or an errno.
+  // Writes the planned steps that are not written yet. Stops after about `limit` further bytes of storages,
+  // or at memory whose address is not known. Returns 0 or an errno.
   int run(std::uint64_t limit) noexcept;
 
-  // Returns whether all that is planned was written.
+  // Returns whether all planned steps were written.
   bool is_done() const noexcept { return step_ == plan_.steps_.size(); }
 
-  // Tells where the bytes are for which run() has stopped.
+  // Tells the place of the bytes at which run() has stopped.
   void provide(std::uint64_t address) noexcept { plan_.steps_[step_].begin = address; }
   void provide(int source, std::uint64_t offset, std::optional<std::uint32_t> known) noexcept;
   bool wants_memory() const noexcept;

@@ -134,7 +134,7 @@ class Parser {
       fail(payload, "its path_name is " + quote(payload.path));
   }
 
-  // A field of a JSON object, and what reads it.
+  // A field of a JSON object, and the function that reads it.
   struct Field {
     std::string_view name;
     bool is_required;
@@ -174,7 +174,7 @@ class Parser {
     }};
     read_fields(payload, value, "a tensor", kFields);
     if (payload.is_pickled) {
-      payload.view.reset();  // the pickle has the last word, as in torch
+      payload.view.reset();  // the pickle decides, as in torch
     } else if (!payload.view) {
       fail(payload, "tensor_meta is missing");
     }

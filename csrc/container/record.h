@@ -35,8 +35,8 @@ class ExternalBytes {
   // Reads the bytes into fresh memory.
   virtual Region read() const = 0;
 
-  // Reads what a strided view selects of the elements, one after the other, into fresh memory.
-  // Returns nullopt if only the whole can be read.
+  // Reads the elements that a strided view selects into fresh memory, contiguously. Returns nullopt if
+  // only the whole record can be read.
   virtual std::optional<Region> read_view(const StridedView& /*view*/) const { return std::nullopt; }
 
  private:

@@ -72,7 +72,7 @@ bool ends_with(std::string_view name, std::string_view ending) {
   return name.size() >= ending.size() && FoldedEqual()(name.substr(name.size() - ending.size()), ending);
 }
 
-// By the endings that people give to checkpoints.
+// Judges by the usual endings of names of checkpoints.
 bool is_called_checkpoint(std::string_view name) {
   constexpr std::array<std::string_view, 7> kEndings{".pt",          ".pth", ".ckpt", ".bin",
                                                      ".safetensors", ".h5",  ".hdf5"};

@@ -50,7 +50,8 @@ class Zip {
   std::uint32_t crc(std::size_t i) const noexcept { return entries_[i].crc; }
 
   // Throws FormatError with a reason why the archive is not a checkpoint. If no record of any folder is
-  // called data.pkl, the error says what the archive is: of one that holds checkpoints UnsupportedError.
+  // called data.pkl, the error says what the archive is. For an archive that contains checkpoints, it is an
+  // UnsupportedError.
   [[noreturn]] void fail_as_other(const std::string& reason) const;
 
   // Returns whether the root folder has a record of exactly this name.

@@ -1,5 +1,5 @@
 // The side effects of building a document: calls of globals that are not native, and attributes
-// that are set. Allow-lists decide on each. Tools can ask for them without building anything.
+// that are set. Allow-lists decide on each. Tools can list them without building anything.
 #pragma once
 
 #include <set>

@@ -53,7 +53,7 @@ std::shared_ptr<Mapper> map_whole(const File& file, std::uint64_t start, Mode mo
                                   const TransferOptions& options) {
   Region whole = map_file(file, start, mode);
   // Advises before the first page is read, so the page cache uses large pages, for all later
-  // mappings. Shared mappings stay as they are, since they are written to.
+  // mappings. Shared mappings get no advice, since they are written to.
   if (mode != Mode::shared) advise(whole.bytes(), Advice::huge);
   if (ahead) read_ahead(file, start, whole, options);
   return WholeMapper::of(std::move(whole));
@@ -126,7 +126,7 @@ ArchivePointer open_buffer(const py::object& buffer, const std::string& letters,
                      std::move(listed));
 }
 
-// A file object is read into private memory, by position.
+// A file object is read into private memory, at offsets.
 ArchivePointer open_object(const py::object& reader, const py::object& listing) {
   Listed listed = listing_of(listing);
   std::shared_ptr<const Source> source = source_of_object(reader);

@@ -15,7 +15,7 @@ class CollectorPause {
   }
 
   void leave() {
-    if (entered_ == 0) return;  // a signal handler raised before it was entered, or it was before a fork
+    if (entered_ == 0) return;  // a signal handler raised before enter(), or enter() was before a fork
     if (--entered_ == 0 && was_on_) PyGC_Enable();
   }
 

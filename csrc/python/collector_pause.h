@@ -5,8 +5,8 @@
 
 namespace zerocopy {
 
-// CollectorPause. Entering and leaving it is one instruction of Python each: between two of them, a
-// signal handler may raise, and the collector would stay off.
+// Adds CollectorPause. Between two instructions of Python a signal handler may raise, and the collector
+// would stay off. So entering the pause is one instruction, and leaving it too.
 void register_collector_pause(pybind11::module_& module);
 
 }  // namespace zerocopy

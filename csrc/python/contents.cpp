@@ -63,11 +63,11 @@ const Value* item_of(const Value* value, std::size_t i) {
   return i < items.size() ? items.begin() + i : nullptr;
 }
 
-// The tensor described by the arguments of a rebuild function, which nobody has checked.
+// The tensor described by the arguments of a rebuild function. The arguments are unchecked.
 struct Scattered {
   std::optional<std::vector<std::int64_t>> shape;
   const DType* dtype = nullptr;
-  std::uint64_t nbytes = 0;  // of what is stored, also indices and scales
+  std::uint64_t nbytes = 0;  // of everything that is stored, including indices and scales
 };
 
 // Returns zero where a size is negative, or the product too large for any file.
@@ -331,8 +331,8 @@ py::dict facts_of(const Archive& archive, const ParsedCheckpoint& parsed, bool w
                   py::arg("tensors") = tensors, py::arg("others") = others,
                   py::arg("storages") = storages_of(document, parsed.records),
                   py::arg("metadata") = metadata_of(document), py::arg("left_out") = names_left_out(archive),
-                  // No allow-list has a say in it, and its bytes are in this machine's order: it can be used
-                  // without torch.
+                  // Whether the file can be used without torch: no allow-list has to decide on a global,
+                  // and the bytes are in this machine's order.
                   py::arg("plain") = document.externals.empty() && !archive.is_torchscript() &&
                                      !archive.content().big_endian(),
                   py::arg("attributes") = attributes_of(document));

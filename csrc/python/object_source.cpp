@@ -22,7 +22,7 @@ class ObjectSource final : public Source {
   ObjectSource& operator=(const ObjectSource&) = delete;
   ~ObjectSource() override {
     release_with_gil([this] { reader_.release().dec_ref(); });
-    reader_.release();  // where the interpreter is ending, the object is leaked
+    reader_.release();  // if the interpreter is ending, the object is leaked
   }
 
   std::uint64_t size() const noexcept override { return size_; }

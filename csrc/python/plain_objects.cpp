@@ -22,8 +22,8 @@ const RecordType& global_type() {
   return type;
 }
 
-// An object of a file: the global that makes it, the arguments and the last state. As for objects of
-// most classes, each is equal to itself alone, and may be the key of a dict.
+// An object of a file: the global that makes it, the arguments and the last state. Like objects of
+// most classes, it is equal only to itself, and can be a dict key.
 struct PlainObject {
   py::object callable;
   py::object arguments;
@@ -71,7 +71,7 @@ class PlainObjects final : public Values {
   }
 };
 
-// Reads a pickle that no archive holds, with stubs for what is unknown.
+// Reads a pickle outside of any archive, with stubs for unknown objects.
 Document read_bare_pickle(const Region& pickle) {
   const GilReleased released;
   return read_pickle(pickle, {.stubs = true});

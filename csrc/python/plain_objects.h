@@ -5,7 +5,7 @@
 
 namespace zerocopy {
 
-// Adds unpickled(pickle), which returns the value of a pickle that no archive holds. Objects become
+// Adds unpickled(pickle), which returns the value of a pickle outside of any archive. Objects become
 // PlainObject, globals PlainGlobal. It throws UnsupportedError if the pickle has tensors, FormatError
 // if it changes an object as if the object were a container. Adds itemsize(dtype): the bytes of an
 // element, 0 for an unknown dtype.

@@ -28,13 +28,13 @@ namespace {
 constexpr std::size_t kRoom = std::size_t{1} << 16U;
 
 void require(int error, const std::string& name) {
-  // Memory that is not there: a write from a mapping behind the end of its file.
+  // The memory that is written lies in a mapping, behind the end of the mapped file.
   if (error == EFAULT) error = ESTALE;
   if (error == ESTALE) throw FileError(error, name, "a file that is mapped was cut");
   if (error != 0) throw FileError(error, name);
 }
 
-// A new file of Python's, with room for small writes: torch.save writes headers one by one.
+// A new file for Python, with a buffer for small writes, because torch.save writes headers one by one.
 class PythonFile {
  public:
   PythonFile(FileName target, NewFileOptions options) : file_(std::move(target.bytes), std::move(options)) {}
@@ -89,9 +89,9 @@ class PythonFile {
 
 using Named = std::pair<PythonFile*, FileName>;
 
-// Gives new files their names in turn, all of them or none, and then deletes files. It is one step of Python,
-// so no signal handler ends it between two names. Returns what each file does not have of the one that it
-// replaces.
+// Gives new files their names one after the other, all of them or none, and then deletes files. For Python
+// this is one instruction, so a signal handler cannot interrupt it between two names. Returns for each file
+// what it lacks of the file that it replaces.
 std::vector<std::vector<std::string>> take_names(const std::vector<Named>& files,
                                                  const std::vector<FileName>& old) {
   const bool gives_way = !files.empty() && files.back().first->file().gives_way();
@@ -132,7 +132,7 @@ class PythonWriter {
         stream_(file_ == nullptr ? std::make_unique<StreamTarget>(target) : nullptr),
         writer_(plan, file_ == nullptr ? static_cast<Target&>(*stream_) : file_->file(), report_->written) {}
 
-  // Returns whether all was written.
+  // Returns whether everything was written.
   bool write(std::uint64_t limit) {
     int error = 0;
     if (stream_) {
@@ -227,8 +227,8 @@ struct PiecesOfFile {
   }
 };
 
-// Has a copy of this process write pieces of its memory to an open file, and give the file its final
-// name; where that fails, remove it. Returns the copy's number.
+// Starts a copy of this process that writes pieces of its memory to an open file, and gives the file its
+// final name. If that fails, the copy removes the file. Returns the copy's process id.
 pid_t write_in_copy(int descriptor, const std::vector<std::pair<std::uint64_t, py::object>>& pieces,
                     const FileName& part, const FileName& name) {
   PiecesOfFile file{descriptor, {}, part.bytes, name.bytes};
@@ -239,7 +239,7 @@ pid_t write_in_copy(int descriptor, const std::vector<std::pair<std::uint64_t, p
                      {&descriptor, 1});
 }
 
-// A descriptor that closes with the last reference to it, whatever exception comes meanwhile.
+// A descriptor that closes with the last reference to it, also after an exception.
 class Descriptor {
  public:
   explicit Descriptor(int number) noexcept : number_(number) {}

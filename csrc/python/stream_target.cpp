@@ -61,7 +61,7 @@ void StreamTarget::rethrow() {
 void StreamTarget::write(ByteSpan bytes) {
   while (!bytes.empty()) {
     const std::size_t size = std::min(bytes.size(), kPiece);
-    // An object may keep what it is given: the memory of small parts is not there for long.
+    // An object may keep the bytes that it is given. The memory of small parts is soon reused, so copy those.
     const py::object piece = size <= kSmall
                                  ? py::object(py::bytes(bytes.text().data(), size))
                                  : py::memoryview::from_memory(bytes.data(), static_cast<py::ssize_t>(size));
@@ -70,7 +70,7 @@ void StreamTarget::write(ByteSpan bytes) {
     if (!result.is_none()) {
       done = std::min(result.cast<std::size_t>(), size);
     } else if (py::isinstance(file_, py::module_::import("io").attr("RawIOBase"))) {
-      // A raw file that would block has written nothing. Other objects have no more to say.
+      // A raw file returns None if it would block, and has written nothing. Other objects return None anyway.
       errno = EAGAIN;
       PyErr_SetFromErrno(PyExc_OSError);
       throw py::error_already_set();

@@ -1,4 +1,4 @@
-"""``zerocopy bench``: loaders side by side on a file of the user's, beside the time that reading the file takes."""
+"""``zerocopy bench``: compares loaders on the user's file, also with the time that reading the file takes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _CEILING = "reading the file"
 
 
 class Measured(NamedTuple):
-    """Medians of one loader; or why it does not load the file."""
+    """The medians of one loader, or the reason why it does not load the file."""
 
     name: str
     ready: float | None
@@ -182,10 +182,10 @@ def _in_fork(load: Callable[[], Any]) -> dict[str, Any]:
 def _measure(load: Callable[[], Any]) -> dict[str, Any]:
     import torch
 
-    # A forked process has none of the threads that torch's parent may have started, and would wait for them.
+    # A fork does not have the threads that torch may have started in the parent, but would wait for them.
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    # The loader would reuse memory that the parent process has freed, and its own would not be counted.
+    # Otherwise the loader would reuse memory that the parent has freed, which would not be counted.
     gc.collect()
     malloc_trim.trim(0)
     before = _private()

@@ -1,9 +1,9 @@
-"""Return whether ``zerocopy.load`` and stock ``torch.load`` make the same of a file, bit for bit.
+"""Compares the results of ``zerocopy.load`` and of stock ``torch.load`` for a file, bit for bit.
 
 zerocopy's object lies in its mapping of the file. torch reads each storage into memory of its own, and calls
 ``map_location`` with it. If the bytes are those of the file, that call returns a storage over the mapping, and the copy
-is freed. So one storage at a time is private, in files as torch.save writes them. What zerocopy itself copies or
-inflates stays in memory twice. Of a legacy file torch reads all storages before it frees one.
+is freed. So one storage at a time is private, in files as torch.save writes them. Storages that zerocopy itself copies
+or inflates stay in memory twice. For a legacy file, torch reads all storages before it frees one.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ Extents = Iterable[tuple[str, int, int, bool]]  # key, offset, stored size, defl
 
 
 def difference(path: str, storages: Extents) -> str:
-    """Return the first difference between what the two loaders make of a file, or an empty string.
+    """Return the first difference between the results of the two loaders for a file, or an empty string.
 
-    Both load with ``weights_only=True``, zerocopy first: what it refuses is not given to torch.
+    Both load with ``weights_only=True``. zerocopy loads first, and torch gets only files that zerocopy accepts.
 
     Raises
     ------
@@ -53,7 +53,7 @@ def difference(path: str, storages: Extents) -> str:
     except (Error, UnpicklingError, RuntimeError) as error:
         raise Trouble(f"cannot be compared: {escaped(str(error), 1000)}") from None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what torch says about its own loading is not the subject
+        warnings.simplefilter("ignore")  # torch's warnings about its own loading do not matter
         try:
             theirs = torch.load(path, map_location=_stand_in(path, storages), weights_only=True)
         except Exception as error:  # torch may raise any type
@@ -68,7 +68,7 @@ def _stand_in(path: str, storages: Extents) -> Callable[[Any, str], Any]:
     left = iter({key: extent for key, *extent in storages}.values())
 
     def stand_in(storage: torch.UntypedStorage, location: str) -> torch.UntypedStorage:
-        # In the order of first use, as the pickle has them. If it ever is not, bytes differ and torch's own stay.
+        # torch calls this in the order of first use, like `storages`. In another order bytes differ, and its own stay.
         offset, stored_size, deflated = next(left, (0, 0, False))
         if deflated or offset % _ALIGNMENT or not stored_size:
             return storage
@@ -132,7 +132,7 @@ class Comparison:
 
 
 def _name_of(value: Any) -> str:
-    """Return the name of a class or a function: its repr has an address."""
+    """Return the name of a class or a function, because its repr contains an address."""
     return getattr(value, "__qualname__", None) or elements.shown(value)
 
 

@@ -19,7 +19,7 @@ from zerocopy.converting.sources import Sources
 def difference(
     options: argparse.Namespace, dtype: torch.dtype | None, keep: Callable[[str], bool] | None
 ) -> str:
-    """Return the first difference between the tensors of sources, and those of the target; empty if there is none."""
+    """Return the first difference between the tensors of the sources and of the target, or an empty string."""
     target = Path(options.target)
     if options.max_shard_size is not None:
         target = shard_plan.layout_of(target, shard_plan.SUFFIXES).index_path
@@ -42,12 +42,12 @@ def _difference(wanted: torch.Tensor, found: torch.Tensor) -> str:
         return f"{wanted.dtype} {tuple(wanted.shape)} and {found.dtype} {tuple(found.shape)}"
     if not wanted.numel():
         return ""
-    wanted, found = _contiguous(wanted), _contiguous(found)  # held for as long as their bytes are looked at
+    wanted, found = _contiguous(wanted), _contiguous(found)  # kept alive while their bytes are compared
     return "" if torch.equal(_bytes_of(wanted), _bytes_of(found)) else "other bits"
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the bytes of a contiguous tensor as a tensor, which torch compares quickly; Python one by one."""
+    """Return the bytes of a contiguous tensor as a tensor, because torch compares faster than Python."""
     return torch.frombuffer(elements_of(tensor), dtype=torch.uint8)
 
 

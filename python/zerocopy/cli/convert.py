@@ -97,7 +97,7 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
         parser.error("--ties copy writes every name: leave out --tied-name")
     dtype = _dtype(parser, options.dtype)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the summary of what is left out has all
+        warnings.simplefilter("ignore", UserWarning)  # the summary below lists all that is left out
         if options.verify:
             from zerocopy.cli import verify
 

@@ -202,7 +202,7 @@ def _tensor_differences(
             yield difference | {"kind": "shape", "text": text}
         else:
             left.append((one, other))
-    # In one order for both: the first name of a group of ties stands for the group.
+    # Sorted, so that on both sides the same name is the first of a group of ties, and stands for the group.
     names = sorted(common)
     ties, others = a.ties(names), b.ties(names)
     for name in names:
@@ -231,7 +231,7 @@ def _value_differences(
 ) -> Iterator[dict[str, Any]]:
     values, others = a.values(), b.values()
     if a.containers != b.containers:
-        # The formats differ, so this entry of .safetensors files, the name of a framework, is of one side only.
+        # The formats differ, so only one side has this entry of .safetensors files, the name of a framework.
         for each in (values, others):
             each.pop("format", None)
     for side, one, other in (("-", values, others), ("+", others, values)):

@@ -38,8 +38,8 @@ CLASSES = frozenset(
     for name in names
 )
 
-#: All that torch writes there. Python names a member of an enumeration with getattr. No result of a call may be called
-#: or changed, so getattr only leads to constants.
+#: All globals that torch writes there. Pickles find members of enumerations by getattr. No result of a call may be
+#: called or changed, so getattr only leads to constants.
 GLOBALS = CLASSES | {
     (b"builtins", b"getattr"),
     (_METADATA.encode(), b"_MEM_FORMAT_ENCODING"),

@@ -1,4 +1,4 @@
-"""Compares the elements of tensors that lie in files in order, without torch."""
+"""Compares tensors whose elements lie in files in row order, without torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CHUNK = 1 << 17  # bytes of each file that are compared at once: both buffers s
 _BLOCK = 1 << 21  # bytes of each file that a thread compares before it takes the next ones
 _CONVERTED = 1 << 20  # elements that are converted at once
 _TURN = 1 << 7  # blocks that threads are given at once: a tensor may have a million
-_THREADS = 2  # more of them wait for the interpreter's lock
+_THREADS = 2  # more threads would wait for the interpreter's lock
 _MAX_REPEATED = 1 << 26  # bytes of the elements of a tensor, beside those in proportion to its storage
 #: The code of :mod:`struct` for each dtype that is compared here. bfloat16 is the upper half of a float32.
 FORMATS = {
@@ -91,7 +91,7 @@ def unequal_pieces(a: Place, b: Place, nbytes: int, name: str) -> Iterator[tuple
 
     for turn in range(0, len(blocks), _TURN):
         for begin in itertools.chain.from_iterable(each(unequal, blocks[turn : turn + _TURN])):
-            # Read again: results that wait for their turn are numbers, and take no memory.
+            # The pieces are read again here, so that waiting results are only numbers, and take no memory.
             one, other = (bytearray(min(_CHUNK, nbytes - begin)) for _ in range(2))
             yield begin, _read(a, begin, one, name), _read(b, begin, other, name)
 
@@ -182,13 +182,13 @@ def shown(value: Any) -> str:
 
 
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the strides of a tensor whose elements lie in order."""
+    """Return the strides of a tensor whose elements lie in row order."""
     lengths = (max(length, 1) for length in reversed((*shape[1:], 1)))
     return tuple(itertools.accumulate(lengths, int.__mul__))[::-1] if shape else ()
 
 
 def require_few_repeats(name: str, shape: Sequence[int], strides: Sequence[int], width: int) -> None:
-    """Raise Trouble if a tensor shows its bytes so often that reading its elements would take for ever."""
+    """Raise Trouble if a tensor repeats its bytes so often that reading its elements would take too long."""
     numel = math.prod(shape)
     reach = 1 + sum((length - 1) * abs(step) for length, step in zip(shape, strides, strict=False))
     if numel * width > _MAX_REPEATED + 20 * reach * width:

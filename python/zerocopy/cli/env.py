@@ -110,7 +110,7 @@ def facts() -> dict[str, Any]:
 
 
 def _torch() -> dict[str, Any]:
-    """Return the facts that a process reports which imports torch."""
+    """Return the facts that a new process reports after importing torch."""
     command = [sys.executable, "-c", _PROBE]
     # The process looks for modules where this one does, and not in the current folder.
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONSAFEPATH": "1"}
@@ -162,7 +162,7 @@ def _file_system(folder: Path) -> str:
 
 
 def _cuda() -> dict[str, Any]:
-    """Return the facts about CUDA that files tell. No library of CUDA is opened."""
+    """Return the facts about CUDA that files contain. No CUDA library is loaded."""
     driver = (_text_of(Path("/proc/driver/nvidia/version")) or "").splitlines()
     return {
         "driver": driver[0].strip() if driver else "no NVIDIA driver",

@@ -1,4 +1,4 @@
-"""``zerocopy explain``: how the bytes of a checkpoint come to memory."""
+"""``zerocopy explain``: how the bytes of a checkpoint get into memory."""
 
 from __future__ import annotations
 

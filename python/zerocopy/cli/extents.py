@@ -1,4 +1,4 @@
-"""Divides a checkpoint's file into named extents, without a gap: what each byte is."""
+"""Divides a checkpoint's file into named extents without gaps, which tell what each byte is."""
 
 from __future__ import annotations
 

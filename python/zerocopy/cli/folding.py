@@ -16,7 +16,7 @@ _OF_OPTIMIZER = re.compile(r"(?:^|\.)state\.\d+\.\w+$")
 
 
 class Row(NamedTuple):
-    """One row of a list: a tensor, or several of one dtype, and of one shape but in the state of an optimizer.
+    """One row of a list: a tensor, or several of one dtype. Their shapes are equal too, except in an optimizer's state.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""One pass over a file: its hash, and of each record the CRC, whether it inflates, and what it holds."""
+"""Reads a file once to compute its hash, and to check CRC, compression and content of each record."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Checked(NamedTuple):
 def check(
     file: OpenFile, records: Iterable[Record], *, hashed: bool, bools: Container[int], progress: Progress
 ) -> tuple[str, list[Checked]]:
-    """Read a file once, from front to back; then what only a library can read of it.
+    """Read a file once, from front to back. Then read the records that only a library can read.
 
     Parameters
     ----------

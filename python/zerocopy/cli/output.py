@@ -110,7 +110,7 @@ def say_text(text: str) -> None:
 
 
 def say_compact_json(value: Any) -> None:
-    """Print a value as JSON on one line, ASCII only: many times sooner than with indentation."""
+    """Print a value as JSON on one line, ASCII only. This is many times faster than with indentation."""
     say_text(json.dumps(value, separators=(",", ":")) + "\n")
 
 
@@ -148,7 +148,7 @@ def silence_stdout() -> None:
 
 
 class Progress:
-    """Shows percentage, bytes, rate and time left on the last line of a terminal, and nothing elsewhere. A block."""
+    """A context manager that shows percentage, bytes, rate and time left on the last line of a terminal, if any."""
 
     def __init__(self, what: str, whole: int) -> None:
         self._what, self._whole, self._done, self._shown = display.shown(what, None), whole, 0, -1

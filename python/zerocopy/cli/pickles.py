@@ -1,4 +1,4 @@
-"""The pickles of a file, and what stands in each: found and walked, never run."""
+"""Finds the pickles of a file, and walks through their opcodes. Runs none of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from zerocopy.catalogue.layout import MAX_PICKLE, Record, datasets_of, listing_o
 from zerocopy.cli import policy
 from zerocopy.loading.objects.global_names import Name
 
-#: Distinct globals that are kept of a pickle. More than on any list: where some are left out, some are not allowed.
+#: The most distinct globals that are listed for a pickle. No allow-list is as long, so a pickle with more has globals
+#: that are not allowed.
 MAX_GLOBALS = 1000
 
 _FIRST_WINDOW = 1 << 16
@@ -95,7 +96,7 @@ def of_program(file: OpenFile) -> Iterator[Pickle]:
 def of_hdf5(file: OpenFile) -> Iterator[Pickle]:
     """Yield the pickles among the datasets of bytes: the one that a load reads, and whatever else looks like one."""
     datasets = datasets_of(listing_of(file))
-    # A record of bytes that is packed is unpacked to be looked at only if its name says so.
+    # A compressed dataset of bytes is decompressed and searched only if its name is that of a pickle.
     yield from _of_records(
         file,
         (

@@ -1,4 +1,4 @@
-"""Shows the values of a checkpoint that are not tensors: those of one dict or list together, long lists folded."""
+"""Shows the values of a checkpoint that are not tensors. Values of one dict share lines, and long lists are folded."""
 
 from __future__ import annotations
 

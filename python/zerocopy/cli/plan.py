@@ -72,7 +72,7 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
 
     mesh = (options.ranks // options.tp, options.tp)
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # many small sums: other threads would be waited for, and not help
+    torch.set_num_threads(1)  # for many small sums, more threads only add waiting
     try:
         found = shard_plan(options.file, mesh, lambda info: placements(info, rowwise, options.replicate))
         if options.json:

@@ -93,8 +93,8 @@ FUNCTIONS = frozenset(
     }
 )
 
-# Modules whose functions run code or commands. Only marks what a reader should look at first: a list of the bad is
-# never complete, and no verdict depends on it.
+# Modules whose functions run code or commands. The list only marks globals that a reader should look at first: such a
+# list is never complete, so no verdict depends on it.
 _RUNNERS = frozenset(
     [
         *("os", "posix", "nt", "sys", "subprocess", "pty", "runpy", "importlib", "ctypes", "socket"),
@@ -155,7 +155,7 @@ def may_be_set(target: Name, attribute: bytes) -> bool:
 
 
 def runs_code(name: Name) -> bool:
-    """Return whether a global is known to run code or commands, or to lead to what does."""
+    """Return whether a global is known to run code or commands, or to lead to a global that does."""
     pair = modern(name)
     if pair is None:
         return False

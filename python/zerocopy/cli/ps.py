@@ -91,7 +91,7 @@ def _whole_row(result: Result) -> tuple[str, ...]:
 
 
 def _file_of(result: Result) -> str:
-    """Return the checkpoint that a result was made of, or another file, and how many more files count."""
+    """Return the checkpoint that a result was computed from, or another file, and the number of further files."""
     files = sorted(result.depends_on, key=lambda file: not file.endswith(_CHECKPOINTS))
     if not files:
         return "-"

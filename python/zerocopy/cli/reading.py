@@ -29,7 +29,7 @@ _TROUBLE = "trouble"
 
 
 class Reason(NamedTuple):
-    """Why a file is not fine."""
+    """A reason why a file is not fine."""
 
     kind: str  # docs/reference/json.md lists those of each command
     text: str
@@ -150,7 +150,7 @@ def add_file(parser: argparse.ArgumentParser) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what these commands share."""
+    """Declare the options that these commands share."""
     parser.add_argument(
         "files",
         metavar="FILE",

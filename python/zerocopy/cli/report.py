@@ -73,7 +73,7 @@ def _is_foreign(target: str) -> bool:
             return False
         with Path(target).open("rb") as file:
             return file.read(len(_BEGINNING)) not in (_BEGINNING, b"")
-    except (OSError, ValueError):  # Writing raises the same, and is reported.
+    except (OSError, ValueError):  # Writing raises the same error, which is reported.
         return False
 
 
@@ -96,7 +96,7 @@ def _page(options: argparse.Namespace, path: str, contents: Contents) -> str:
         rows.append(
             Row(entry.name, entry.dtype or "?", entry.spelled_shape(), entry.nbytes, entry.offset, own, cells)
         )
-    opened = {options.file: path}  # of standard input another one
+    opened = {options.file: path}  # for standard input, this is the path of a copy
     sizes = {name: Path(opened.get(name, name)).stat().st_size for name in contents.files}
     files = [File(name, size, extents[name]) for name, size in sizes.items()]
     values = {
@@ -164,7 +164,7 @@ def _write(text: str, target: str) -> None:
     with naming(path), contextlib.ExitStack() as block:
         if is_special(path) or path.is_dir():
             stream: Any = block.enter_context(path.open("wb"))
-        else:  # A page that is written halfway is not left in the place of an older one.
+        else:  # A page that is written halfway must not replace an older one.
             stream = block.enter_context(replacing(path, syncs=False))
         stream.write(content)
     if sys.stderr.isatty():

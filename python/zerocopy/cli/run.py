@@ -27,7 +27,7 @@ leaves torch.load as it is.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options; all that follows the program is the program's."""
+    """Declare the options. All words after the program are its own arguments."""
     parser.add_argument(
         "--share",
         action="store_true",
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    """Run the program to its end. Its exceptions go on to the interpreter."""
+    """Run the program to its end. Its exceptions propagate to the interpreter."""
     words = named(options.program[options.program[0] == "--" :], options.module)
     name, *arguments = words
     try:

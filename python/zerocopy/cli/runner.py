@@ -70,7 +70,7 @@ def why(error: OSError | Trouble | MemoryError) -> str:
 
 
 def is_same_file(a: str, b: str) -> bool:
-    """Return whether two paths lead to one file."""
+    """Return whether two paths lead to the same file."""
     try:
         return os.path.samefile(a, b)
     except (OSError, ValueError):

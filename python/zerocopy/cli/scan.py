@@ -88,7 +88,7 @@ class Scan(Report):
             yield f"  more pickles, which were not listed: {_MAX_PICKLES} are"
 
     def as_json(self, verdicts: Sequence[str]) -> dict[str, Any]:
-        """Return the same for programs."""
+        """Return the report as ``--json`` prints it."""
         return super().as_json(verdicts) | {
             "pickles": [_json_of(found) for found in self.found],
             "more_pickles": self.more_pickles,
@@ -137,7 +137,7 @@ class Scanner(reading.Examiner):
         return Scan(file.path, "distributed", reasons, notes, found, more_pickles)
 
     def metadata(self, file: OpenFile, fault: Exception | None) -> Scan:
-        """Scan ``.metadata``: torch unpickles the file, and lets it name and call anything."""
+        """Scan ``.metadata``, which torch unpickles without an allow-list."""
         own = distributed_folder.GLOBALS
         reasons = [reading.structure(fault)] if fault else []
         found = [

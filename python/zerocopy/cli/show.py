@@ -199,7 +199,7 @@ def _statistics(found: Statistics, what: str) -> Iterator[str]:
 
 
 def _digits(minimum: float | None, maximum: float | None) -> int:
-    """Return how many digits tell numbers between two ends apart: more than 4 where the ends are close together."""
+    """Return how many digits distinguish the numbers in a range: more than 4 if its ends are close together."""
     if minimum is None or maximum is None or minimum == maximum:
         return 4
     ratio = (maximum / 2 - minimum / 2) / max(abs(minimum), abs(maximum))

@@ -165,7 +165,7 @@ def _histogram(
 
 
 def as_json(statistics: Statistics) -> dict[str, Any]:
-    """Return statistics for programs."""
+    """Return statistics as ``--json`` prints them."""
     said = statistics._asdict()
     histogram = {"edges": said.pop("edges"), "counts": said.pop("bins")}
     return said | {"histogram": histogram}

@@ -102,7 +102,7 @@ def _rows(layer: Layer) -> Iterator[Entry]:
 
 
 def require_few_repeats(entry: Entry) -> None:
-    """Raise Trouble if a dense tensor shows its bytes so often that reading its elements would take for ever."""
+    """Raise Trouble if a dense tensor repeats its bytes so often that reading its elements would take too long."""
     width = _torch.element_size(builder.dtype(entry.dtype))
     elements.require_few_repeats(entry.name, entry.shape or (), entry.stride or (), width)
 
@@ -160,7 +160,7 @@ class _Tally:
         self._first: tuple[int, str, str] | None = None
 
     def add(self, start: int, a: torch.Tensor, b: torch.Tensor) -> bool:
-        """Compare two blocks, by the number of their first element. Return whether enough is known."""
+        """Compare two blocks that begin at element `start`. Return True if no further block is needed."""
         a, b = a.reshape(-1), b.reshape(-1)
         if not self._has_numbers:
             a, b = (each.contiguous().view(_BITS[_torch.element_size(each.dtype)]) for each in (a, b))

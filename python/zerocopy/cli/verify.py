@@ -1,4 +1,4 @@
-"""``zerocopy verify``: whether a file is whole: its structure, its checksums, and on demand what torch makes of it."""
+"""``zerocopy verify``: checks a file's structure and checksums and, on demand, that torch loads the same from it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Verification(Report):
             yield f"  {one.sha256 or '-' * 64}  {crc}  {one.state:<11}  {escaped(one.record.title)}"
 
     def as_json(self, verdicts: Sequence[str]) -> dict[str, Any]:
-        """Return the same for programs."""
+        """Return the report as ``--json`` prints it."""
         shown = self.records if self.with_records else []
         return super().as_json(verdicts) | {
             "size": self.size,
@@ -227,7 +227,7 @@ class Verifier(reading.Examiner):
         records: Sequence[Record] = (),
         bools: Container[int] = (),
     ) -> Verification:
-        """Read a file whole, and add to reasons and notes. `bools` are the offsets of bool storages."""
+        """Read a whole file, and add to reasons and notes. `bools` are the offsets of bool storages."""
         sound = [record for record in records if not record.fault]
         with Progress(f"zerocopy verify: {escaped(file.path)}:", file.size) as shown:
             sha256, checked = integrity.check(

@@ -1,4 +1,4 @@
-"""``zerocopy warm``: results that are kept before a program asks for them."""
+"""``zerocopy warm``: computes and keeps results before a program needs them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
     """Load, and return the exit code."""
     codes = []
     for path in options.paths:
-        # A function of a library may take other names than paths: those of models, for one.
+        # A library's function may take names that are not paths, for example names of models.
         is_path = options.by is None or options.by in ("torch.load", "zerocopy.load", _SAFETENSORS)
         if is_path and not Path(path).exists():
             print_error(f"{parser.prog}: {escaped(path)}: No such file or directory")

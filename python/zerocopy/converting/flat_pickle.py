@@ -1,4 +1,4 @@
-"""Writes the pickle of a flat dict of tensors without the tensors: a file of many small ones takes little memory so."""
+"""Writes the pickle of a flat dict of tensors without making tensors, so that many small ones take little memory."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ _ORDERED_DICT = _Global("collections", "OrderedDict")
 class FlatPickle(PickleWithStorages):
     """An ``OrderedDict`` of tensors of ``.safetensors`` files by name, as ``torch.save`` would write it.
 
-    Each tensor is contiguous and has a storage of its own, in a file or of another dtype; tied names have one tensor.
+    Each tensor is contiguous and has a storage of its own: bytes of a file, or converted bytes. Tied names share one.
     """
 
     def __init__(self, sources: Sources, names: list[str], dtype: torch.dtype | None) -> None:
         self.sizes = []
         self._heap, self._sources = Heap(), sources
         self._tensors: list[SourceTensor] = []
-        self._names: list[tuple[str, str]] = []  # of each of them one, and its dtype
+        self._names: list[tuple[str, str]] = []  # one name of each storage's tensor, and its dtype
         memo = _Memo()
         counts = Counter(sources.tensors[name] for name in names)
         tied: dict[SourceTensor, bytes] = {}
@@ -98,7 +98,7 @@ class FlatPickle(PickleWithStorages):
         return False
 
     def add(self, number: int, plan: CheckpointPlan, mapped: MappedFiles) -> None:
-        """Add a storage to a plan: the bytes of the file, or what they become."""
+        """Add a storage to a plan: the bytes of the file, or the converted bytes."""
         extent = self._sources.extent_of(*self._names[number])
         if extent is None:
             super().add(number, plan, mapped)
@@ -107,14 +107,14 @@ class FlatPickle(PickleWithStorages):
 
 
 class _Memo:
-    """Objects that a pickle has once, and afterwards by their memo numbers."""
+    """Objects that a pickle contains once, and then refers to by their memo numbers."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
         self._gets: dict[Any, bytes] = {}
 
     def next(self) -> tuple[bytes, bytes]:
-        """Return the opcodes that keep the value on the stack, and those that bring it back."""
+        """Return the opcodes that store the top of the stack in the memo, and those that load it again."""
         number = next(self._numbers)
         if number < 256:
             return pickle.BINPUT + bytes([number]), pickle.BINGET + bytes([number])
@@ -122,7 +122,7 @@ class _Memo:
         return pickle.LONG_BINPUT + packed, pickle.LONG_BINGET + packed
 
     def shared(self, value: Any) -> bytes:
-        """Return the opcodes of a value that the pickle holds once, and refers to afterwards."""
+        """Return the opcodes of a value that the pickle contains once, and then refers to."""
         if (get := self._gets.get(value)) is not None:
             return get
         put, self._gets[value] = self.next()
@@ -138,7 +138,7 @@ def _require_dtype(name: str) -> None:
 def _tensor(
     memo: _Memo, dtype: str, shape: tuple[int, ...], stride: tuple[int, ...], key: str, size: int
 ) -> bytes:
-    """Return the opcodes of a tensor over all of the storage of a key, as torch pickles it."""
+    """Return the opcodes of a tensor over a whole storage, given by its key, as torch pickles it."""
     shared = memo.shared
     if typed := _STORAGES.get(dtype):
         function, kind, numel = "_rebuild_tensor_v2", _Global("torch", typed), math.prod(shape)

@@ -1,4 +1,4 @@
-"""Writes HDF5 files that hold what ``torch.save`` writes: ``/archive/data.pkl``, storages, a table of their offsets."""
+"""Writes HDF5 files with the content of ``torch.save``: ``/archive/data.pkl``, storages, a table of their offsets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PAGE = 4096
 _LINE = 64  # the alignment of torch's own tensors
 _MAX_GAPS = 1 << 24  # bytes of gaps between records that have fewer bytes
 _DESCRIPTION = 1024  # bytes, more than libhdf5 takes to describe a record
-# Aligning leaves gaps, and libhdf5 looks at each gap again for each record, until the file is closed.
+# Aligning leaves gaps, and libhdf5 checks all gaps again for each record, until the file is closed.
 _BATCH = 200
 _ROW = 24  # bytes of a row of the table of offsets
 _SPARE = 1 << 16  # bytes, more than a file of no records has
@@ -57,12 +57,12 @@ def content_of(parts: PickleWithStorages, target: Path) -> Content:
 
 
 def copied(file: OpenFile, target: Path) -> Content:
-    """Return the content of a file that holds the records of an archive that a load reads, as they are."""
+    """Return the content of a file with an unchanged copy of each record of an archive that a load reads."""
     records = []
     for record in layout.records_of(file):
         name = record.name.partition("/")[2]
         if name not in _COPIED and not name.startswith(STORAGES):
-            continue  # torch adds others from release to release
+            continue  # releases of torch add further records
         if record.fault:
             raise FormatError(record.fault)
         if name.startswith(STORAGES) and number_of(name) < 0:
@@ -90,7 +90,7 @@ def _pieces_of(content: bytes | memoryview) -> Iterator[memoryview]:
 def _pieces_of_storage(parts: PickleWithStorages, number: int) -> Iterator[memoryview]:
     from zerocopy import _torch
 
-    storage = parts.storage(number)  # held for as long as its bytes are written
+    storage = parts.storage(number)  # kept alive while its bytes are written
     yield from _pieces_of(_torch.bytes_of(storage))
 
 
@@ -102,23 +102,23 @@ def number_of(name: str) -> int:
 
 
 class Hdf5Writer:
-    """Writes records into an HDF5 file, in two rounds, so that data are aligned and what describes them is dense.
+    """Writes records into an HDF5 file in two rounds, so that data are aligned and their descriptions are dense.
 
-    libhdf5 aligns everything or nothing. The first round makes groups and datasets, which get no bytes yet; the
-    second opens the file anew, with alignment, and writes: once for each batch of records.
+    libhdf5 aligns everything or nothing. The first round makes groups and datasets without bytes. The second round
+    opens the file again, with alignment, once for each batch of records, and writes their bytes.
     """
 
     def __init__(self, h5py: Any, path: Path, records: Sequence[Hdf5Record], name: str) -> None:
         self._h5py, self._path, self._records, self._name = h5py, path, records, name
         self._size = sum(record.size for record in records)
-        # A page; for very many small records that of torch's tensors.
+        # Align to pages; for very many small records, as torch aligns tensors.
         dense = len(records) * _PAGE > max(_MAX_GAPS, self._size)
         self._alignment = _LINE if dense else _PAGE
 
     def write(self, written: Written) -> None:
-        """Write all of them."""
+        """Write all records."""
         self._reserve(_DESCRIPTION * len(self._records))
-        self._describe()  # which begins the file anew
+        self._describe()  # this truncates the file first
         described, count = self._path.stat().st_size, len(self._records)
         self._reserve(described + self._size + count * (self._alignment + _ROW))
         rows: list[tuple[int, int, int]] = []

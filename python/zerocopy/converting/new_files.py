@@ -1,4 +1,4 @@
-"""New files, one or shards with their index, which take their names when all of them are whole."""
+"""New files: one, or shards with their index. They get their names when all of them are complete."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _logger = logging.getLogger("zerocopy")
 
 
 class Content(NamedTuple):
-    """The content of a file: its bytes, for `progress`, and a function that writes it."""
+    """The content of a file: its size in bytes, for `progress`, and a function that writes it."""
 
     total: int
     write: Callable[[NewFile, Written], object]
@@ -26,16 +26,16 @@ class Content(NamedTuple):
 
 @contextlib.contextmanager
 def one_file(target: Path, *, has_name: bool) -> Iterator[list[NewFile]]:
-    """Yield a new file that replaces `target` at the end. With `has_name` it has a name of its own meanwhile."""
+    """Yield a new file that replaces `target` at the end. With `has_name`, it has a temporary name until then."""
     with replacing(target, has_name=has_name) as new:
         yield [new]
 
 
 class NewShards:
-    """New files for shards. All of them and their index take their names in one step, when they are whole.
+    """New files for shards. All of them and their index get their names in one step, when they are complete.
 
-    No shard takes the name of another file: until then, what was in the folder is whole. The shards that the index
-    named before are deleted in the same step.
+    No shard gets the name of an existing file, so until that step the old checkpoint in the folder stays complete. The
+    shards that the old index listed are deleted in the same step.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class NewShards:
         try:
             if self._is_new_folder:
                 layout.folder.mkdir()
-            # Named after the index: the next save there finds what a killed one leaves, however many shards it has.
+            # Their temporary names come from the index's, so the next save finds them all if this one is killed.
             index = os.path.realpath(layout.index_path)
             for like in itertools.islice(itertools.chain(self._old, itertools.repeat(None)), count):
                 like = like or (self._old or [layout.index_path])[-1]
@@ -64,7 +64,7 @@ class NewShards:
 
     def finish(self, names: list[list[str]], total: int) -> None:
         """Write the index, give the files their names, and delete the old shards."""
-        for new in self.files:  # a disk that is full says so before the first has its name
+        for new in self.files:  # a full disk raises its error before the first file has its name
             new.sync()
         layout = self._layout.free(len(self.files))
         folder = os.path.realpath(layout.folder)
@@ -80,7 +80,7 @@ class NewShards:
             _logger.warning("%s exists too, and loaders of the folder take it: remove one of the two", other)
 
     def close(self) -> None:
-        """Delete the files that have no name yet, and the folder if it was made for them."""
+        """Delete the files that have no final name yet, and the folder if it was made for them."""
         for new in self.files:
             new.close()
         if self._is_new_folder:
@@ -90,7 +90,7 @@ class NewShards:
 
 @contextlib.contextmanager
 def shard_files(layout: Layout, names: list[list[str]], total: int) -> Iterator[list[NewFile]]:
-    """Yield a new file for each shard. At the end all take their names, and the index as the last."""
+    """Yield a new file for each shard. At the end, all get their names, the index last."""
     with contextlib.closing(NewShards(layout, len(names))) as new:
         yield new.files
         new.finish(names, total)

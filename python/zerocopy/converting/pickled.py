@@ -27,7 +27,7 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class PickledPlan:
-    """The plan of a pickled target: of one source file the object that it held, else a dict of tensors by name.
+    """The plan of a pickled target: the object of a single source file, or else a dict of tensors by name.
 
     Parameters
     ----------
@@ -74,9 +74,9 @@ class PickledPlan:
         return sources.left_out([] if sources.whole() else sources.objects)
 
     def units(self) -> list[tuple[list[str], int]]:
-        """Return names of tensors over one storage, which have to be in one file, with the bytes that are written.
+        """Return the groups of names that must share a file, with their bytes: tensors over one storage.
 
-        A storage is written whole, whatever shows of it; what is converted is apart from it then.
+        A whole storage is written even if its tensors use only a part of it. Tensors that are converted get their own.
         """
         groups: dict[Any, list[tuple[SourceTensor, list[str]]]] = {}
         for tensor, names in self._sources.tied().items():

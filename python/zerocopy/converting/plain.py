@@ -1,4 +1,4 @@
-"""Files whose tensors are converted without torch: the core names them, and their bytes are copied as they lie."""
+"""Files whose tensors are converted without torch: the core lists the tensors, and their bytes are copied unchanged."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class PlainEntry(NamedTuple):
 
 
 class PlainLayer:
-    """An open file whose tensors the core lists. It answers for ``convert``, without torch, as a ``FileLayer`` does.
+    """An open file whose tensors the core lists. ``convert`` uses it like a ``FileLayer``, but without torch.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class PlainLayer:
     Raises
     ------
     Trouble, OSError, zerocopy.Error, pickle.UnpicklingError
-        If it takes torch to read it, or it cannot be read.
+        The file cannot be read, or reading it needs torch.
     """
 
     def __init__(self, path: str, containers: Collection[str]) -> None:
@@ -81,7 +81,7 @@ class PlainLayer:
         self._file.close()
 
     def require_there(self) -> None:
-        """Raise ``OSError`` (ESTALE) if the path does not lead any more to the file as it was opened."""
+        """Raise ``OSError`` (ESTALE) if the file was moved, replaced or changed since it was opened."""
         for now in (os.stat(self.path), os.fstat(self._file.descriptor)):
             if _identity(now) != _identity(self._status):
                 raise OSError(errno.ESTALE, "the file changed since it was opened", self.path)
@@ -127,9 +127,9 @@ class Opened(NamedTuple):
 
 
 def plain_sources(paths: Sequence[Any], containers: Collection[str]) -> list[Opened] | None:
-    """Open checkpoints without torch. Return None if it takes torch to read one, or to say why it cannot be read.
+    """Open checkpoints without torch. Return None if torch is needed to read one, or to report why it is refused.
 
-    `containers` are the formats of files that are taken.
+    `containers` are the formats that are accepted.
     """
     with (
         contextlib.ExitStack() as on_failure,
@@ -180,7 +180,7 @@ def _is_plain(facts: dict[str, Any]) -> bool:
 
 
 def _is_listed(value: str) -> bool:
-    """Return whether a text is whole; one of Python 2 may have any encoding."""
+    """Return whether a text is complete. A text of Python 2 may have any encoding."""
     return len(value) <= _MAX_TEXT and is_text(value)
 
 
@@ -194,7 +194,7 @@ def is_text(value: str) -> bool:
 
 
 def is_in_rows(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
-    """Return whether elements with these strides lie one behind the other, row by row."""
+    """Return whether elements with these strides are contiguous in row order."""
     if 0 in shape:
         return True
     wanted = 1

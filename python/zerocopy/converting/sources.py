@@ -1,4 +1,4 @@
-"""The sources of ``zerocopy.convert``: one checkpoint, or several as one, with tensors by name."""
+"""The sources of ``zerocopy.convert``: one checkpoint, or several merged into one, with tensors by name."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 
 Keep = str | Sequence[str] | Callable[[str], bool]
 
-# Bytes that a tensor takes, with its name and what the memo of pickle keeps of it; measured with PyTorch 1.13.
+# Bytes of memory for a tensor, its name and its objects in pickle's memo; measured with PyTorch 1.13.
 PICKLED = 2816
 COPIED = 896  # to be written without a pickle
 
 
 class SourceTensor(NamedTuple):
-    """A tensor that is to be written: the file that has it, and its name there."""
+    """A tensor to write: its file, and its name in that file."""
 
     layer: FileLayer | PlainLayer
     name: str
 
     def entry(self) -> _C.TensorEntry | PlainEntry:
-        """Look up the facts in the file. They are not kept, because a hundred thousand of them take memory."""
+        """Look up the facts in the file. They are not stored, because a hundred thousand of them take memory."""
         return self.layer.entry(self.name)
 
     @property
@@ -61,12 +61,12 @@ class SourceTensor(NamedTuple):
         return str(info.dtype).removeprefix("torch."), tuple(info.shape), info.nbytes
 
     def read(self) -> torch.Tensor:
-        """Return a tensor that is read. Nobody else holds it."""
+        """Read the tensor. The caller has the only reference to it."""
         return self.opened.read(self.name)
 
 
 class Sources:
-    """Open checkpoints, and which of their leaves are wanted: a context manager.
+    """Open checkpoints, and the selection of their leaves: a context manager.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ class Sources:
     name : str
         The name of the sources in messages.
     tensors : dict of str to SourceTensor
-        All that are wanted, in file order; tied names that ``.safetensors`` metadata record are among them.
+        The selected tensors in file order, including tied names that ``.safetensors`` metadata record.
     others : dict of str to object
         Leaves that are not tensors.
     stubs : list of str
@@ -149,12 +149,12 @@ class Sources:
         return list(self.tensors)
 
     def other_names(self) -> list[str]:
-        """Return the names of all else, also of what is left out."""
+        """Return the names of all other values, including those that are left out."""
         return [*self.others, *self.stubs, *self._of_hdf5]
 
     @functools.cached_property
     def is_mapped(self) -> bool:
-        """Whether all tensors are used where they lie in their files, as they are: on the CPU, and of their dtype."""
+        """Whether all tensors are used unchanged where they lie in their files: on the CPU, and in their dtype."""
         entries = (tensor.opened.entry(tensor.name) for tensor in set(self.tensors.values()))
         return not self._is_cast and all(entry.is_mapped and entry.location == "cpu" for entry in entries)
 
@@ -171,7 +171,7 @@ class Sources:
         return [name for name in self.others if holds_tensors(name)]
 
     def tied(self) -> dict[SourceTensor, list[str]]:
-        """Return the names of each tensor. Metadata can give one tensor a hundred thousand: look at it once."""
+        """Return the names of each tensor. Metadata can give a tensor a hundred thousand names, so look it up once."""
         found: dict[SourceTensor, list[str]] = defaultdict(list)
         for name, tensor in self.tensors.items():
             found[tensor].append(name)
@@ -190,7 +190,7 @@ class Sources:
         }
 
     def extent_of(self, name: str, dtype: str) -> FileExtent | None:
-        """Return where a file has a tensor's bytes, row by row and in the target's dtype; None if no file has."""
+        """Return where a file has a tensor's bytes in row order and in the target's dtype, or None."""
         tensor = self.tensors[name]
         entry, descriptor = tensor.entry(), self._descriptors.get(tensor.layer.path)
         if descriptor is None or entry.offset is None or entry.dtype != dtype:
@@ -200,7 +200,7 @@ class Sources:
         return FileExtent(descriptor, entry.offset)
 
     def charging(self, each: int) -> Callable[[], None]:
-        """Return a function that charges for one more tensor, and raises ``FormatError`` for one too many.
+        """Return a function that charges for one more tensor, and raises ``FormatError`` when the budget is used up.
 
         A pickle can call a rebuild function with one memoized tuple of arguments again and again: five bytes make a
         tensor, which takes a hundred times as much while it is pickled again.
@@ -219,7 +219,7 @@ class Sources:
             charge()
 
     def whole(self) -> FileLayer | None:
-        """Return the one file, or folder of torch.distributed.checkpoint, whose structure the target keeps."""
+        """Return the only source, a file or DCP folder, if the target keeps its structure."""
         if len(self._layers) != 1 or self._is_renamed:
             return None
         (layer,) = self._layers
@@ -237,7 +237,7 @@ class Sources:
         return made
 
     def require_unchanged(self) -> None:
-        """Raise ``OSError`` (ESTALE) if one of the files is not what it was when it was opened."""
+        """Raise ``OSError`` (ESTALE) if one of the files has changed since it was opened."""
         for layer in self._layers:
             layer.require_there()
 
@@ -333,7 +333,7 @@ class Sources:
 
 
 def dtype_in_target(stored: str, wanted: torch.dtype | None) -> str:
-    """Return the name of the dtype that a tensor gets where floating-point tensors are converted."""
+    """Return the name of the dtype that a tensor gets if floating-point tensors are converted."""
     if wanted is None:
         return stored
     from zerocopy.lazy.conversion import cast_dtype

@@ -29,7 +29,7 @@ _OWN = os.path.join(os.path.dirname(__file__), "")
 
 
 def run(start: Callable[[], object]) -> None:
-    """Run a prepared program to its end. Its exceptions go on to the interpreter, without frames of this package."""
+    """Run a prepared program to its end. Its exceptions reach the interpreter without frames of this package."""
     try:
         start()
         ending.note_exit_code(None)

@@ -25,7 +25,7 @@ def cast_dtype(dtype: torch.dtype, wanted: torch.dtype | None) -> torch.dtype:
 
 
 def converted(tensor: torch.Tensor, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Return a tensor with another dtype, on another device. Raises ``UnsupportedError`` where torch cannot.
+    """Return a tensor with another dtype, on another device. Raise ``UnsupportedError`` if torch cannot convert it.
 
     A wrapper subclass converts itself. One that cannot be cast keeps its dtype, with a warning.
     """
@@ -63,11 +63,11 @@ class _Outline(NamedTuple):
 
 
 class Converted:
-    """Converted tensors that are alive, by their identities: those of one identity are over one storage."""
+    """Converted tensors that are alive, by their identities. Tensors with the same identity share a storage."""
 
     def __init__(self) -> None:
         self._alive: dict[Any, _Outline] = {}
-        self._most = _FEW  # tensors that are noted before dead ones are forgotten
+        self._most = _FEW  # tensors that are stored before dead ones are forgotten
         self._lock = threading.Lock()
 
     def of(self, identity: Any, make: Callable[[], torch.Tensor]) -> torch.Tensor:
@@ -105,16 +105,16 @@ class Converted:
         return tensor.set_(storage, 0, outline.size, outline.stride)
 
     def _forget_dead(self) -> None:
-        """Forget dead tensors, each time that twice as many are noted as were alive the last time."""
+        """Forget dead tensors, whenever twice as many are stored as were alive the last time."""
         if len(self._alive) > self._most:
             alive = {key: each for key, each in self._alive.items() if not each.storage.expired()}
             self._alive, self._most = alive, max(_FEW, 2 * len(alive))
 
 
 def _reach(tensor: torch.Tensor, dtype: torch.dtype) -> int | None:
-    """Return the number of stored elements of a tensor that repeats them out of all proportion, else None.
+    """Return the number of stored elements of a tensor that repeats them far too often; None for other tensors.
 
-    Such a tensor is converted with its strides. ``to()`` spreads the elements out, over terabytes if need be.
+    Such a tensor is converted with its strides. ``to()`` would make each element anew, even if that takes terabytes.
     """
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.numel() == 0:
         return None

@@ -38,9 +38,9 @@ class LazyFile:
     name : str
         The name of the file in errors and reprs.
     native : zerocopy._C.Lazy
-        Its names, its tensors. Of a file that takes trust the ``Archive``, which has neither.
+        The names and tensors of the file. For a file that needs ``weights_only=False``, the ``Archive``, without these.
     options : LazyOptions
-        How it was read, and what its tensors become.
+        How the file is read, and how its tensors are converted.
     source : str or None
         The absolute path of the file whose bytes are those of the tensors; None for anything else.
     """
@@ -51,11 +51,11 @@ class LazyFile:
         self._converted = Converted()
 
     def objects(self, *, read: bool = False, charge: Callable[[], None] | None = None) -> Any:
-        """Return the builder of its placeholders: a ``Deferred``, inside a ``StubBuilder`` if stubs are wanted.
+        """Return the builder of placeholders: a ``Deferred``, inside a ``StubBuilder`` if stubs are wanted.
 
-        With `read` it reads dense tensors that are not converted: others take memory of their own. `charge` is called
-        before each tensor is made. Not kept, since it refers to the file, which would keep its descriptors until the
-        garbage collector runs.
+        With `read`, the builder reads dense tensors if none are converted: converted ones take memory of their own.
+        `charge` is called before each tensor is made. The builder refers to this file. So it is not stored here: the
+        cycle would keep descriptors open until the garbage collector runs.
         """
         kind = Read if read and not self.options.converts else Deferred
         made = kind(self, charge)
@@ -70,7 +70,7 @@ class LazyFile:
     def load(self, recipe: int | TensorRecipe, *, as_saved: bool = False) -> torch.Tensor:
         """Return the real tensor of a recipe: a number of the native side, or a call.
 
-        It is the same whatever is active where a placeholder is first used. `as_saved`: it is not converted.
+        The result does not depend on modes that are active at a placeholder's first use. `as_saved`: do not convert it.
         """
         with error_context.naming(self.name), context.advising_device():
             return context.ordinarily(self._as_saved if as_saved else self._as_wanted, recipe)
@@ -88,7 +88,7 @@ class LazyFile:
     def identity(self, number: int) -> Any:
         """Return a key that is equal for tensors over one storage, even if each is made anew.
 
-        Converted tensors are over one storage only if they are tied: the same bytes, shown in the same way.
+        Converted tensors share a storage only if they are tied: if they view the same bytes in the same way.
         """
         name, storage, shown = self.native.shown_at(number)
         dtype = builder.dtype(name)
@@ -97,7 +97,7 @@ class LazyFile:
         return storage, shown, name
 
     def extents(self, name: str, box: Box | None) -> TensorExtents | None:
-        """Return where a tensor's bytes lie; None if they lie in no file as they are (deflated, sparse, ...)."""
+        """Return where a tensor's bytes lie unchanged in a file; None if they do not (deflated, sparse, ...)."""
         native = self.native
         if isinstance(native, dcp_folder.Files):
             return native.extents(name, box)
@@ -119,7 +119,7 @@ class LazyFile:
     def as_wanted(self, real: torch.Tensor, number: int | None = None) -> torch.Tensor:
         """Convert a tensor to the dtype and device of the options, and keep its attributes.
 
-        `number` is that of a dense tensor on the native side. A tensor without data stays on the device "meta".
+        `number` is the native side's number of a dense tensor. A tensor without data stays on the device "meta".
         """
         if not self.options.converts:
             return real
@@ -146,7 +146,7 @@ class LazyFile:
 
 
 class Opened(NamedTuple):
-    """An archive and its source. A source that is a file object is left at the archive's end."""
+    """An archive and its source. If the source is a file object, it is positioned at the archive's end."""
 
     archive: _C.Archive
     name: str
@@ -154,7 +154,7 @@ class Opened(NamedTuple):
     begin: int | None
 
     def finish(self) -> None:
-        """Require an unchanged file, and leave a file object at the archive's end."""
+        """Require an unchanged file, and position a file object at the archive's end."""
         self.archive.require_unchanged()
         if self.begin is not None:
             self.file.seek(self.begin + self.archive.end)
@@ -165,7 +165,7 @@ def open_archive(f: Any, options: LoadOptions) -> Opened:
     f = remote.opened(f)
     begin, name = inputs.position_of(f), inputs.name_of(f)
     if isinstance(f, (str, os.PathLike)) and os.fspath(f):
-        f = _absolute(os.fsdecode(f))  # placeholders find it when the program has gone elsewhere
+        f = _absolute(os.fsdecode(f))  # placeholders find it after the program has changed its folder
     archive = inputs.open_archive(f, options.mode, options.backend, windows=True, by_position=True)
     if archive.is_torchscript:
         raise diagnosis.TorchScriptError(loader.TORCHSCRIPT_REFUSED)
@@ -212,5 +212,5 @@ def read_with_names(f: Any, options: LazyOptions) -> LazyFile:
             f'{found}. zerocopy.open(FILE, unknown="stub") opens all else.'
         ) from error
     with error_context.naming(f, options.load.weights_only):
-        file.native.find("")  # makes the names, so that a file with absurdly many is refused now
+        file.native.find("")  # makes the names, so that a file with far too many is refused now
     return file

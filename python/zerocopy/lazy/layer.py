@@ -30,14 +30,14 @@ from zerocopy.process.fork_safe import ForkSafeLock
 
 
 class FileLayer:
-    """One open file, and which of its leaves are wanted: those `chosen`, or None for all."""
+    """One open file, and the selection of its leaves: the names `chosen`, or None for all."""
 
     def __init__(self, file: LazyFile, chosen: Iterable[str] | None = None) -> None:
         self.path = file.name
         self._file = file
         self._chosen = None if chosen is None else frozenset(chosen)
         self._alive: WeakValueDictionary[str, torch.Tensor] = WeakValueDictionary()
-        # A tensor is made once, whichever threads ask; again by the same thread, for classes that files may name.
+        # Threads that ask for the same tensor get one object. The lock is reentrant, for classes that files may name.
         self._making = ForkSafeLock()
 
     @property
@@ -47,7 +47,7 @@ class FileLayer:
 
     @property
     def is_nested(self) -> bool:
-        """Return whether the file holds a pickled object. Others hold tensors by name and nothing else."""
+        """Return whether the file holds a pickled object. Other files hold only tensors by name."""
         return self.container in ("zip", "legacy")
 
     @property
@@ -77,7 +77,7 @@ class FileLayer:
         self._file.native.close()
 
     def require_there(self) -> None:
-        """Raise ``OSError`` (ESTALE) if the path does not lead any more to the file as it was opened."""
+        """Raise ``OSError`` (ESTALE) if the file was moved, replaced or changed since it was opened."""
         self.current_path()
 
     def current_path(self) -> str:
@@ -88,10 +88,10 @@ class FileLayer:
     def build(
         self, chosen: Iterable[str] | None, *, read: bool = False, charge: Callable[[], None] | None = None
     ) -> Any:
-        """Return the object that was saved; of its leaves those chosen, None for all.
+        """Return the saved object with the chosen leaves; None stands for all.
 
-        It has placeholders, or tensors that are read if `read` is true. A mapped tensor takes less memory than its
-        placeholder. `charge` is called before each of them is made, and may raise.
+        Its tensors are placeholders, or real tensors if `read` is true. A mapped tensor takes less memory than its
+        placeholder. `charge` is called before each tensor is made, and may raise.
         """
         objects = self._file.objects(read=read, charge=charge)
         with error_context.naming(self.path):
@@ -137,7 +137,7 @@ class FileLayer:
         return said
 
     def tensor(self, name: str) -> torch.Tensor:
-        """Return a placeholder: the one that was made before, if it is alive."""
+        """Return a placeholder: the existing one, if it is alive."""
         self._require_open()
         with self._making.held():
             made = self._alive.get(name)
@@ -146,13 +146,13 @@ class FileLayer:
             return made
 
     def read(self, name: str) -> torch.Tensor:
-        """Return the real tensor. Nobody else holds it."""
+        """Return the real tensor. The caller has the only reference to it."""
         native = self._native
         with error_context.naming(self.path):
             return cast(torch.Tensor, materialized(native.leaf(name, self._file.objects(read=True))))
 
     def slice(self, name: str) -> Slice:
-        """Return a tensor of which parts can be read."""
+        """Return an object that reads parts of a tensor."""
         whole, index, entry = self.tensor(name), self._native.find(name), self.entry(name)
         if not entry.is_dense:
             return Slice(whole)
@@ -160,7 +160,7 @@ class FileLayer:
         return Slice(whole, geometry, lambda part: self._part(index, part))
 
     def extents(self, name: str, box: Box | None = None) -> TensorExtents | None:
-        """Return where a tensor's bytes lie; None if they lie in no file as they are (deflated, sparse, ...)."""
+        """Return where a tensor's bytes lie unchanged in a file; None if they do not (deflated, sparse, ...)."""
         self._require_open()
         with error_context.naming(self.path):
             return self._file.extents(name, box)
@@ -176,7 +176,7 @@ class FileLayer:
     def infos(self) -> list[TensorInfo]:
         """Return the facts that the file states about each tensor, in file order."""
         native, wanted = self._native, frozenset(self._names)
-        native.expect_records()  # which the disk reads together
+        native.expect_records()  # so the disk reads them together
         places = [(i, name) for i, name in enumerate(native.names()) if name in wanted]
         with error_context.naming(self.path):
             return [self.info_from(name, native.entry(i)) for i, name in places]
@@ -254,13 +254,13 @@ class FileLayer:
 
     @cached_property
     def _over_storage(self) -> dict[str, Tied]:
-        """Names of tensors by their storage, where it has several."""
+        """Names of tensors by storage, for storages with several tensors."""
         outlines = zip(self._native.names(), self._native.outlines(), strict=True)
         return ties((entry.storage, name) for name, entry in outlines if self._is_chosen(name))
 
 
 class TensorsLayer:
-    """Tensors that a program has already."""
+    """A mapping of tensors that the program passed, as a layer."""
 
     container = "memory"
     closed = False
@@ -299,7 +299,7 @@ class TensorsLayer:
         return self._tensors[name]
 
     def slice(self, name: str) -> Slice:
-        """Return an object that indexes a tensor as the slices of a file do."""
+        """Return an object that indexes a tensor, like the slices of a file."""
         return Slice(self.tensor(name))
 
     def shapes(self) -> Iterator[tuple[str, torch.Size, torch.dtype]]:
@@ -331,7 +331,7 @@ class TensorsLayer:
 
 
 def _has_storage(tensor: torch.Tensor) -> bool:
-    """Return False for sparse tensors and subclasses, and for lazy tensors, which would be loaded for it."""
+    """Return False for sparse tensors and subclasses, and for lazy tensors, which a look-up would load."""
     return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
 
 

@@ -12,7 +12,7 @@ Predicate = Callable[[str], bool]
 
 
 class Selection(NamedTuple):
-    """The leaves that a caller wants: those that satisfy all that is given, as for :func:`zerocopy.lazy_load`."""
+    """The selected leaves: those that satisfy each given option, as for :func:`zerocopy.lazy_load`."""
 
     keys: Iterable[str] | None = None
     prefix: str | None = None
@@ -24,7 +24,7 @@ class Selection(NamedTuple):
         return all(each is None for each in self)
 
     def chosen(self, native: Any) -> list[str] | None:
-        """Return the names of selected leaves, or None without a filter. A ``_C.Lazy``, or an index, names them."""
+        """Return the names of selected leaves, or None without a filter. `native` is a ``_C.Lazy`` or an index."""
         keys, prefix, predicate = self
         if self.is_of_all:
             return None
@@ -50,10 +50,10 @@ class Selection(NamedTuple):
 
 
 def _under(keys: set[str], names: list[str], path: str) -> list[str]:
-    """Return the names that are among the keys, or in a branch that is."""
+    """Return the names that are keys, or lie in a branch that is a key."""
     lengths, unknown, kept = {len(key) for key in keys}, set(keys), []
     for name in names:
-        # Only what is as long as a key is looked up: a stranger's name may have any number of dots.
+        # Look up only beginnings as long as a key, because a hostile name may have any number of dots.
         if known := keys & {name[:end] for end in _ends(name) if end in lengths}:
             unknown -= known
             kept.append(name)
@@ -63,7 +63,7 @@ def _under(keys: set[str], names: list[str], path: str) -> list[str]:
 
 
 def _ends(name: str) -> Iterator[int]:
-    """Yield where the names of the branches that a leaf is in end, and its own."""
+    """Yield the lengths of the names of a leaf's branches, and of its own name."""
     end = name.find(".")
     while end >= 0:
         yield end
@@ -71,9 +71,9 @@ def _ends(name: str) -> Iterator[int]:
     yield len(name)
 
 
-_COMPARED = 500  # names that are compared with a wrong one; of more it would take a noticeable time
+_COMPARED = 500  # names that are compared with a wrong one; comparing more takes noticeable time
 _SUGGESTED = 3
-_MAX_LENGTH = 200  # characters of a name that are looked at; comparing takes their square
+_MAX_LENGTH = 200  # characters of a name that are compared; the time grows with their square
 
 
 def no_such_name(path: str, name: object, names: Collection[str], others: Iterable[str] = ()) -> KeyError:
@@ -87,7 +87,7 @@ def no_such_name(path: str, name: object, names: Collection[str], others: Iterab
         return KeyError(
             f"{path}: {shown(name)} is not a tensor; below it are {listed(map(shown, below))}, ..."
         )
-    import difflib  # it is for errors: every load would pay for it
+    import difflib  # only errors need this import, and it takes time
 
     close = difflib.get_close_matches(name[:_MAX_LENGTH], _near(name[:_MAX_LENGTH], names), _SUGGESTED)
     hint = f"; close to it: {listed(map(shown, close))}" if close else ""
@@ -95,7 +95,7 @@ def no_such_name(path: str, name: object, names: Collection[str], others: Iterab
 
 
 def _near(name: str, names: Collection[str]) -> list[str]:
-    """Return some names of the deepest branch that a name shares with any."""
+    """Return some names of the deepest branch of this name that has any."""
     branch, _, _ = name.rpartition(".")
     near = (known for known in (_below(branch, names) if branch else names) if len(known) <= _MAX_LENGTH)
     found = list(islice(near, _COMPARED))

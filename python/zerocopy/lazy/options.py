@@ -14,12 +14,12 @@ from zerocopy.loading.options import LoadOptions
 
 @dataclass(frozen=True, slots=True)
 class LazyOptions:
-    """Options of a load whose tensors are read later. :func:`checked` makes them of a caller's arguments.
+    """Options of a load whose tensors are read later. :func:`checked` makes them from a caller's arguments.
 
     Attributes
     ----------
     load : LoadOptions
-        How the file is read. Storages that are moved to a device later come by the CPU.
+        How the file is read. Storages that are moved to a device later are read into CPU memory first.
     dtype, device : optional
         As for ``zerocopy.lazy_load``.
     """
@@ -39,7 +39,7 @@ class LazyOptions:
         if device is None:
             try:
                 device = torch.device(location)
-            except RuntimeError:  # a name of the user's own (register_package); whoever restores it knows
+            except RuntimeError:  # a location of the user's own, whose handler moves the storage
                 device = torch.device("cpu")
         return cast_dtype(dtype, self.dtype), device
 
@@ -54,8 +54,8 @@ def checked(
     unknown: str = "refuse",
     strict: bool = True,
 ) -> LazyOptions:
-    """Return the options of a load. Raises TypeError, ValueError or RuntimeError where they contradict each other."""
-    # One that is not there is said now, and "cuda" is the one that it stands for.
+    """Return the options of a load. Raise TypeError, ValueError or RuntimeError if they are wrong or contradictory."""
+    # This raises now if the device does not exist, and turns "cuda" into the current device.
     found = None if device is None else torch.empty(0, device=torch.device(device)).device
     if not (dtype is None or isinstance(dtype, torch.dtype)):
         raise TypeError(f"dtype must be a torch.dtype, not {type(dtype).__name__}")

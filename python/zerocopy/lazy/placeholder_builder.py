@@ -94,7 +94,7 @@ class Deferred:
         location: str,
         requires_grad: bool,
     ) -> Any:
-        """Return the placeholder of a dense tensor that will not be as it lies in the file."""
+        """Return the placeholder of a dense tensor that will be converted."""
         self._charged()
         return self._made(index, RebuildFacts(size, dtype, requires_grad, stride, offset), location)
 
@@ -145,19 +145,19 @@ class Deferred:
     def later(self, function: Callable[..., Any], path: str) -> Callable[..., Any]:
         """Return a function that makes placeholders, for a rebuild function of torch; other functions as they are.
 
-        For pickle's own unpickler, which calls what it finds.
+        For pickle's own unpickler, which calls the functions that it finds.
         """
         checked = rebuild.SAFE.get(path)
         if checked not in _TORCHS:
             return function
 
         def rebuilt(*given: Any) -> Any:
-            # A function that another one is to call must not convert what it makes: that is not finished.
+            # A function that another function calls must not convert its result, which is not complete yet.
             arguments: tuple[Any, ...] = tuple(
                 getattr(each, "rebuilds", each) if isinstance(each, FunctionType) else each for each in given
             )
             if path.startswith("torch._utils._rebuild_parameter"):
-                # torch's own function: a state may hold what a file that is not trusted may not set, such as `data`.
+                # torch's own function sets any state, also attributes that untrusted files may not set, such as `data`.
                 data, requires_grad = arguments[:2]
                 if isinstance(data, NotYetLoadedTensor):
                     return self._parameter(TensorRecipe(function, arguments), data, requires_grad)
@@ -173,8 +173,8 @@ class Deferred:
     def made_at_once(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         """Call a function now, and convert what it returns to the dtype and device of the options.
 
-        A tensor is converted by its class, which may be made of tensors that keep their dtypes, such as a scaled
-        float8.
+        The tensor's class converts it, because the tensor may consist of tensors that keep their dtypes, such as a
+        scaled float8.
         """
         if self.source.options.converts and (given := as_saved(arguments)) is not arguments:
             made = function(*given)
@@ -201,7 +201,7 @@ class Deferred:
 
 
 class Read(Deferred):
-    """Reads a dense tensor, instead of making a placeholder of it. One that is mapped takes no memory of its own."""
+    """Reads dense tensors instead of making placeholders. A mapped tensor takes no memory of its own."""
 
     def __init__(self, source: Any, charge: Callable[[], None] | None = None) -> None:
         super().__init__(source, charge)
@@ -214,12 +214,12 @@ class Read(Deferred):
 
 
 def loaded(value: Any) -> Any:
-    """Return a value with real tensors in it: for functions that may be written in C++ and keep what they get."""
+    """Return a value with real tensors in it, for functions that may be in C++ and keep their arguments."""
     return replaced(value, NotYetLoadedTensor, handed_out)
 
 
 def as_saved(value: Any) -> Any:
-    """Return a value with real tensors in it, of the dtypes and on the devices of the file."""
+    """Return a value with real tensors in it, with the dtypes and on the devices of the file."""
     return replaced(
         value, NotYetLoadedTensor, lambda each: each._recipe[0].load(each._recipe[1], as_saved=True)
     )
@@ -240,7 +240,7 @@ def plain_state(state: Any) -> Any:
 
 
 def describe(function: Any, arguments: tuple[Any, ...]) -> RebuildFacts | None:
-    """Return the facts about a rebuild function's tensor that its arguments tell; None if only the tensor itself does.
+    """Return the facts about a tensor that its rebuild function's arguments tell; None if only the tensor tells them.
 
     Missing or contradictory arguments are not checked here: the function raises when it is called.
     """
@@ -249,7 +249,7 @@ def describe(function: Any, arguments: tuple[Any, ...]) -> RebuildFacts | None:
         if described_by is None:
             return None
         described = described_by(*arguments)
-        if described:  # torch warns of each quantized dtype that it is asked for
+        if described:  # torch warns when it makes a tensor of a quantized dtype
             dtype = torch.int64 if described.dtype in rebuild.QUANTIZED else described.dtype
             if described.stride is None:
                 torch.empty(described.size, dtype=dtype, device="meta")

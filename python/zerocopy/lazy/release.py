@@ -15,9 +15,9 @@ from zerocopy.lazy.prefetch import files_of, files_read_by, leaves_of, path_of
 def release(path_or_obj: Any) -> int:
     """Free the memory of clean pages of mapped tensors. Values and addresses stay.
 
-    The pages leave this process's memory and the page cache, which counts as the memory of a container, and of a GPU
-    that shares the machine's memory. A tensor that is used again is read from its file again. Pages that were written
-    to are kept, also while other threads write.
+    The pages leave this process's memory and the page cache. The page cache counts as memory of a container, and as
+    memory of a GPU that shares the machine's memory. A tensor that is used again is read from its file again. Pages
+    that were written to are kept, also while other threads write.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ def release(path_or_obj: Any) -> int:
     Raises
     ------
     TypeError
-        The argument is none of these.
+        The argument is not one of these.
     OSError
         The path does not exist, or the kernel does not tell which pages are resident.
 
