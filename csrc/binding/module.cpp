@@ -98,7 +98,8 @@ auto read_allowed(Archive& archive, const py::object& allow, const Read& read)
     const GilReleased released;
     try {
       parsed = read(archive);
-      // One flipped bit can turn a harmless global into another. Nobody should be told to trust it.
+      // One flipped bit can turn a harmless global into another. A damaged pickle is refused
+      // here, so that no error of `allow` suggests that the user allow that wrong global.
       if (!parsed->document.externals.empty()) archive.require_undamaged_pickle();
     } catch (const Error&) {
       fault = std::current_exception();

@@ -57,8 +57,9 @@ class Archive {
   // size. A legacy file can answer only for all storages at once. Throws FormatError.
   virtual std::vector<Record> records(std::span<const StorageRequest> storages) = 0;
 
-  // As records(), but where the container allows it, the record of a storage is only found by its
-  // name and size. StorageRecords::at() checks the rest. The result refers to this archive.
+  // Like records(), but where the container allows it, this only finds the record of a storage by
+  // its name and size, and checks it no further. StorageRecords::at() checks the rest. The result
+  // refers to this archive.
   virtual StorageRecords found_records(std::span<const StorageRequest> storages) {
     return StorageRecords(records(storages));
   }
@@ -97,8 +98,8 @@ struct ParsedCheckpoint {
 // Reads both, and checks every record. `stubs` is that of document().
 ParsedCheckpoint read_checkpoint(Archive& archive, bool stubs = false);
 
-// Like read_checkpoint(), for callers that read no storage. In a far source, the offsets of records
-// stay unknown.
+// Like read_checkpoint(), for callers that read no storage. If the source is on another machine,
+// the offsets of records are not determined.
 ParsedCheckpoint list_checkpoint(Archive& archive, bool stubs);
 
 }  // namespace zerocopy

@@ -216,7 +216,7 @@ class SafetensorsHeader::Parser {
   std::span<const std::int64_t> shape_of(std::string_view tensor, json::value value) const {
     json::array items;
     if (value.get_array().get(items) != simdjson::SUCCESS) fail(tensor, "its shape is not an array");
-    std::array<std::int64_t, kMaxDims> sizes;  // NOLINT(*-member-init): as many as are used
+    std::array<std::int64_t, kMaxDims> sizes;  // NOLINT(*-member-init): only used elements are set
     std::size_t n = 0;
     for (auto item : items) {
       if (n == kMaxDims) fail(tensor, "more than " + std::to_string(kMaxDims) + " dimensions");

@@ -120,7 +120,8 @@ void File::expect(std::span<const Extent> ranges, std::uint64_t start) const {
       ::posix_fadvise(descriptor_, static_cast<off_t>(start + begin), static_cast<off_t>(end - begin),
                       POSIX_FADV_WILLNEED);
     } else {
-      // The kernel reads ahead of a reader in larger requests than by advice.
+      // When a process reads in order, the kernel's own readahead makes larger requests than
+      // POSIX_FADV_WILLNEED does.
       read_through({start + begin, end - begin});
     }
   }

@@ -130,7 +130,8 @@ Scattered of_parts(std::span<const Value> arguments) {
 }
 
 Scattered made_by(std::string_view function, std::span<const Value> arguments) {
-  // function, class, its arguments, state: of a subclass, or of a tensor with attributes
+  // The arguments of _rebuild_from_type_v2 are a function, a class, the function's arguments and a
+  // state. It rebuilds a tensor of a subclass, or one with attributes.
   if (function == "_rebuild_from_type_v2" && arguments.size() > 2 && arguments[0].is(Kind::global) &&
       arguments[2].is(Kind::tuple)) {
     function = arguments[0].as<Global>().name;
@@ -271,7 +272,8 @@ py::object metadata_of(const Document& document) {
   return made;
 }
 
-// Returns the names of the attributes of the root, which only an OrderedDict has among plain values.
+// Returns the names of the root's attributes. Of plain values, only an OrderedDict can have
+// attributes.
 py::list attributes_of(const Document& document) {
   py::list names;
   const Value& root = document.root;

@@ -68,7 +68,8 @@ def _stand_in(path: str, storages: Extents) -> Callable[[Any, str], Any]:
     left = iter({key: extent for key, *extent in storages}.values())
 
     def stand_in(storage: torch.UntypedStorage, location: str) -> torch.UntypedStorage:
-        # torch calls this in the order of first use, like `storages`. In another order bytes differ, and its own stay.
+        # torch calls this in the order of first use, which is the order of `storages`. If the order is different, the
+        # bytes do not match, and torch's own storage is kept.
         offset, stored_size, deflated = next(left, (0, 0, False))
         if deflated or offset % _ALIGNMENT or not stored_size:
             return storage

@@ -21,7 +21,7 @@ sources are merged. One tensor at a time is in memory. After an error, DST is wh
 EPILOG = (
     runner.exit_codes(
         fine="converted",
-        bad="--verify found damage in a source, and converted nothing, or a difference afterwards",
+        bad="--verify found damage in a source (nothing was converted), or a difference after the conversion",
         trouble="nothing was converted, or the result could not be verified or reported: one line on standard error "
         "says why",
         several=runner.OF_SEVERAL,

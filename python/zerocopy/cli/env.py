@@ -151,7 +151,10 @@ def _system() -> dict[str, Any]:
 
 
 def _file_system(folder: Path) -> str:
-    """Return the type of a folder's file system: that of the last mount among the deepest around it."""
+    """Return the type of the file system that holds a folder.
+
+    This is the type of the deepest mount point at or above the folder; of several mounts there, the last.
+    """
     best, kind = -1, "unknown"
     for line in (_text_of(Path("/proc/self/mountinfo")) or "").splitlines():
         before, _, after = line.partition(" - ")

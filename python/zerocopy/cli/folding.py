@@ -25,7 +25,8 @@ class Row(NamedTuple):
     entries : tuple of Entry
         In file order.
     tie : str
-        The name of the tensor with the same bytes, with ranges where each has its own; or empty.
+        The name of the tensor with the same bytes or storage, or empty. If each tensor of the row is tied to a
+        different one, this name has ranges too.
     is_view : bool
         Whether the tie is about the storage alone: other bytes of it, or another shape.
     """

@@ -49,7 +49,7 @@ class SourceTensor(NamedTuple):
     def opened(self) -> FileLayer:
         """The file as torch reads it."""
         layer = self.layer
-        assert not isinstance(layer, PlainLayer), "all that takes torch is opened with torch"
+        assert not isinstance(layer, PlainLayer), "every source that needs torch was opened with torch"
         return layer
 
     def outline(self) -> tuple[str, tuple[int, ...], int]:
@@ -206,8 +206,8 @@ class Sources:
         tensor, which takes a hundred times as much while it is pickled again.
         """
         complaint = (
-            f"{shown(self.name, None)}: expected fewer tensors for the size of its sources: convert takes {each} bytes "
-            "for each, and at most 64 MiB and 20 times the sources for all. keep selects some of them"
+            f"{shown(self.name, None)}: too many tensors for the size of the sources: convert counts {each} bytes for "
+            "each, and at most 64 MiB plus 20 times the size of the sources for all. Select some of them with keep"
         )
         budget = _core.Budget(sum(layer.nbytes for layer in self._layers), complaint)
         return functools.partial(budget.charge, each)

@@ -43,8 +43,8 @@ def load(
     device : str, int or torch.device
         "cuda", "cuda:1", ...; "cpu": as ``zerocopy.load``; "auto": the GPU where there is one, else the CPU.
     require : {None, "direct", "compat"}
-        The mode that :func:`available` must report for the file. None accepts any mode, with a warning
-        without cuFile.
+        The mode that :func:`available` must report for the file. None accepts any mode, and warns if
+        cuFile cannot be used.
 
     Returns
     -------

@@ -1,7 +1,7 @@
 """The circumstances that a program starts in, and that a fork server must share to stand in for a fresh Python.
 
-The client, the fork server and the process that starts it all call this module, so their results can be compared.
-It imports nothing that takes time.
+This module is called by the client, by the fork server, and by the process that starts the fork server, so their
+results can be compared. It imports nothing that takes time.
 """
 
 from __future__ import annotations
@@ -164,7 +164,10 @@ def _options() -> list[tuple[str, str | bool]]:
 
 
 def wanted_warnings() -> str:
-    """Return the options by which imports may print. A record that was made with them is valid only with them."""
+    """Return the options of Python that can make an import print something.
+
+    A record of imports that was made under them is valid only for starts with the same options.
+    """
     flags = [f"{name}={value}" for name in _OF_WARNINGS if (value := getattr(sys.flags, name, 0))]
     return "".join(f" {option}" for option in (*flags, *(f"-W{text}" for text in sys.warnoptions)))
 

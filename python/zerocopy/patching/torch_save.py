@@ -30,12 +30,14 @@ def save_for(original: Function) -> Function:
         if target is None:
             return original(*args, **kwargs)
         with Turn(os.fspath(target)) as turn:
-            turn.give_way = bool  # a call within this one may go on: it writes to the same file
+            # A save to the same file within this one (by a signal handler, say) need not wait for this one.
+            turn.give_way = bool
             turn.wait()
             if not os.access(target, os.W_OK, effective_ids=True) or not is_read(target):
                 return original(*args, **kwargs)
         with _replacing(target) as new:
-            # Releases of torch refuse a path of type bytes, each with its own message. So they must get bytes.
+            # Releases of torch refuse a path of type bytes, each with its own error. They get bytes, so users see that
+            # error.
             file: Any = os.fsencode(new.path) if isinstance(f, bytes) else new
             if len(args) > 1:
                 result = original(args[0], file, *args[2:], **kwargs)

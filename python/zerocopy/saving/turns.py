@@ -15,8 +15,8 @@ from typing import Self
 
 from zerocopy import _core
 
-# In the order of the calls. Each use is one step of the interpreter, so a signal handler may come in between. An
-# exception of a handler may keep a block from ending its turn, which ends with its object then.
+# In the order of the calls. Each operation on the list is atomic, so a signal handler between two of them does no harm.
+# If a handler raises, the with block may not end its turn. The turn then ends when its object is deleted.
 _under_way: list[weakref.ref[Turn]] = []
 # They end in the process that began them, and nothing tells a child of fork about it.
 os.register_at_fork(after_in_child=_under_way.clear)
@@ -28,8 +28,8 @@ class Turn:
     Attributes
     ----------
     give_way : callable or None
-        Makes a waiting call leave the target alone, because another save of its thread (in a signal handler, or in a
-        function `progress`) takes its place.
+        Called when a later save of the same thread (in a signal handler, or in a function `progress`) takes the place
+        of this one. It makes this save leave the target alone. If None, the later save raises RuntimeError.
     process_end : Descriptor or None
         Of the process that writes, if one does: readable when it has ended.
     """

@@ -40,7 +40,8 @@ class Result(NamedTuple):
     random : list of str
         The generators of random numbers that the call used.
     note : str
-        Why patched functions are called in the program; then nothing may be kept but this.
+        The reason why a program with patched functions makes this call itself. If there is one, the entry may hold
+        this note and no result.
     """
 
     key: str
@@ -70,7 +71,8 @@ def load(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         function that cannot be imported by its name (of ``__main__``, a lambda, a nested one) goes by
         value, which needs dill.
     *args, **kwargs
-        Its arguments. Earlier results among them go by name, without their weights.
+        Its arguments. Arguments that are unchanged results of earlier calls are identified by their entries;
+        their weights that lie in files are not hashed.
 
     Returns
     -------

@@ -51,8 +51,8 @@ class Stub:
     Attributes
     ----------
     callable : UnknownGlobal or object
-        The class or function that would have made the object. Not an ``UnknownGlobal`` if it is known, but its
-        arguments are not.
+        The class or function that would have made the object. If it is known and only its arguments are unknown,
+        this is the class or function itself, else an ``UnknownGlobal``.
     arguments : tuple
         The arguments of the call.
     state : object
@@ -153,7 +153,8 @@ class StubBuilder:
             target.state = state
             return
         if isinstance(state, dict):
-            # The name may not be set (``__orig_class__``), but nothing can call or follow a stub.
+            # A file may not set a name like ``__orig_class__`` to other values. An unknown value is harmless there,
+            # because nothing can call or follow a stub.
             harmless = {name: value for name, value in state.items() if _is_harmless(target, name, value)}
             vars(target).update(harmless)
             state = {name: value for name, value in state.items() if name not in harmless}

@@ -1,8 +1,8 @@
 """Checked versions of torch's rebuild functions, for what the native builder does not make itself.
 
 The common cases (dense tensors, parameters) are native; see csrc/pickle/rebuild.cpp. Here are the rest of
-``torch/_utils.py``: sparse, quantized, nested, meta and subclassed tensors. torch trusts their arguments to degrees
-that differ by release, so each is checked here, for this load alone.
+``torch/_utils.py``: sparse, quantized, nested, meta and subclassed tensors. How far torch checks these
+arguments depends on the release, so all are checked here.
 """
 
 from zerocopy.loading.objects.rebuild.layouts import rebuild_sparse_tensor
