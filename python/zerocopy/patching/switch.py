@@ -55,6 +55,7 @@ _replaced: defaultdict[str, Replacements] = defaultdict(Replacements)  # by part
 _for_good: set[str] = set()  # parts
 _EVERYWHERE = 0  # which no thread has as its identifier
 _blocks: list[weakref.ref[_Block]] = []
+_guards: list[_Block] = []  # at most one, of guard_saves
 
 
 def patch(
@@ -111,11 +112,20 @@ def patch(
         _for_good.update(parts)
 
 
-@contextlib.contextmanager
-def guarded_saves() -> Iterator[None]:
-    """Replace ``torch.save`` within a block so that it never overwrites a mapped file, as :func:`patch` does."""
-    with _block(_EVERYWHERE, [_SAVE]):
-        yield
+def guard_saves() -> None:
+    """Replace ``torch.save`` so that it never overwrites a mapped file, as :func:`patch` does."""
+    with lock.held():
+        _install([_SAVE], rebind=False)
+        block = _Block(_EVERYWHERE, [_SAVE])
+        _blocks.append(weakref.ref(block))
+        _guards[:] = [block]
+
+
+def unguard_saves() -> None:
+    """Undo :func:`guard_saves`."""
+    with lock.held():
+        _guards.clear()
+        _remove_unwanted()
 
 
 def unpatch() -> None:

@@ -7,7 +7,6 @@ load_file``) passes calls on when the patch is gone.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 import inspect
@@ -28,7 +27,6 @@ log = logging.getLogger("zerocopy")
 
 _wanted: dict[Target, Any] = {}  # with the function that waits for the module of each
 _replaced = Replacements()
-_save_guard = contextlib.ExitStack()  # over torch.save
 
 
 def patch_all(config: str | os.PathLike[str] | None = None) -> None:
@@ -94,7 +92,8 @@ def unpatch_all() -> None:
         _wanted.clear()
         _replaced.restore()
         import_hook.forget(_begin_guard)
-        _save_guard.close()
+        if switch := sys.modules.get("zerocopy.patching.switch"):
+            switch.unguard_saves()
 
 
 def _guard_saves() -> None:
@@ -107,8 +106,7 @@ def _guard_saves() -> None:
 def _begin_guard(_: ModuleType) -> None:
     from zerocopy.patching import switch  # which imports torch
 
-    with lock.held():
-        _save_guard.enter_context(switch.guarded_saves())
+    switch.guard_saves()
 
 
 def _await(targets: Iterable[Target], is_known: bool) -> None:
