@@ -133,7 +133,7 @@ def overlay(*checkpoints: Checkpoint | Mapping[str, torch.Tensor] | File) -> Che
     Raises
     ------
     TypeError
-        There are no arguments, or a mapping has values that are not tensors.
+        No checkpoint is given, or a value of a mapping is not a tensor.
     OSError, zerocopy.FormatError, zerocopy.UnsupportedError, pickle.UnpicklingError
         As ``zerocopy.open``.
 

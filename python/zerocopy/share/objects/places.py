@@ -15,7 +15,8 @@ import torch
 
 from zerocopy.saving.mapped_files import FileExtent, MappedFiles
 
-#: A process may have 65,530 mappings (vm.max_map_count). What lies beyond these is written.
+#: The most mappings of one source in a result: a process may have 65,530 in all (vm.max_map_count). Bytes that would
+#: need further mappings are written to the entry.
 _MAX_MAPPINGS = 512
 
 
