@@ -401,7 +401,7 @@ def test_container_without_the_file_computes_anew(tmp_path: Path, child: Child) 
     time.sleep(0.02)
     share.load(torch.load, str(tmp_path / "data" / "a.pt"))
     code = """
-import ctypes, os, sys, torch
+import ctypes, os, sys, time, torch
 from zerocopy import share
 path, hides, cache = sys.argv[1:]
 if hides == "1":
@@ -410,6 +410,7 @@ if hides == "1":
     assert libc.mount(b"none", b"/", None, 0x44000, None) == 0  # MS_REC | MS_PRIVATE
     assert libc.mount(b"tmpfs", os.path.dirname(path).encode(), b"tmpfs", 0, None) == 0
     torch.save(torch.zeros(5000), path)
+    time.sleep(0.02)
 os.environ["ZEROCOPY_CACHE"] = cache
 print(int(share.load(torch.load, path).sum()), len(share.status()))
 """
