@@ -48,10 +48,15 @@ def test_backends(path: Path) -> None:
     assert is_mapped(path, mmap=True, backend="mmap")
     assert not is_mapped(path, backend="pread")
     assert not is_mapped(path, mmap=False)
+    assert not is_mapped(path, mmap=False, backend="direct")
 
 
 def test_wrong_values(path: Path) -> None:
-    contradictions = {"mmap": True, "backend": "pread"}, {"mmap": False, "backend": "mmap"}
+    contradictions = (
+        {"mmap": True, "backend": "pread"},
+        {"mmap": True, "backend": "direct"},
+        {"mmap": False, "backend": "mmap"},
+    )
     for wrong in ({"backend": "tape"}, {"backend": ""}, {"mode": "w"}, {"mode": ""}, *contradictions):
         for weights_only in (True, False):
             with pytest.raises(ValueError):

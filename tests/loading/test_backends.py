@@ -180,13 +180,6 @@ def test_bad_numbers_of_threads(save: Saver, monkeypatch: pytest.MonkeyPatch, ba
                 call()
 
 
-def test_mmap_false_goes_with_both_readers(save: Saver) -> None:
-    path = save(torch.ones(3))
-    assert zerocopy.load(path, mmap=False, backend="direct").sum() == 3
-    with pytest.raises(ValueError, match="contradict"):
-        zerocopy.load(path, mmap=True, backend="direct")
-
-
 # ------------------------------------------------------------------------------------ a slow, broken disk
 
 needs_far = pytest.mark.skipif(bool(far.why_not()), reason=far.why_not())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import random
 import warnings
 from collections.abc import Callable
@@ -24,13 +23,6 @@ numpy = pytest.importorskip("numpy")
 
 STATE = {"weight": torch.arange(12.0).view(3, 4), "tied": None, "steps": [1, 2], "empty": torch.empty(0, 3)}
 STATE["tied"] = STATE["weight"][1:]
-
-SOURCES: dict[str, Callable[[Path], Any]] = {
-    "path": lambda path: path,
-    "file": lambda path: path.open("rb"),
-    "bytes": lambda path: path.read_bytes(),
-    "stream": lambda path: io.BytesIO(path.read_bytes()),
-}
 
 
 def notebook(source: Path, target: Path, *, table: bool = True) -> None:
@@ -74,15 +66,6 @@ def test_the_notebooks_layout(save: Saver, tmp_path: Path, table: bool) -> None:
     path = save({"w": torch.arange(1000.0), "b": torch.ones(3, dtype=torch.float64)})
     notebook(path, tmp_path / "m.h5", table=table)
     assert_same(zerocopy.load(tmp_path / "m.h5"), stock_load(path))
-
-
-@pytest.mark.parametrize("weights_only", [True, False])
-def test_from_anywhere(converted: Path, weights_only: bool) -> None:
-    for source in SOURCES.values():
-        assert_same(zerocopy.load(source(converted), weights_only=weights_only), STATE)
-    with converted.open("rb") as file:
-        zerocopy.load(file, mode="r", backend="pread")
-        assert file.tell() == converted.stat().st_size
 
 
 def test_writes_reach_the_file_where_they_are_wanted(converted: Path) -> None:

@@ -327,11 +327,6 @@ def test_no_flipped_bit_of_a_pickle_is_taken_for_a_global_to_trust(save: Saver, 
     assert damaged > size / step
 
 
-def test_global_of_an_undamaged_pickle_is_refused_by_name(save: Saver) -> None:
-    with pytest.raises(pickle.UnpicklingError, match="weights_only=False"):
-        zerocopy.load(save(Path("x")))
-
-
 def test_damaged_pickle_of_a_trusted_file_says_so(save: Saver) -> None:
     path = save({"a": torch.nn.Parameter(torch.ones(2))})
     path.write_bytes(path.read_bytes().replace(b"_rebuild_parameter\n", b"_rebuild_paramet\xe5r\n", 1))

@@ -57,14 +57,6 @@ def path(tmp_path: Path) -> Path:
     return made
 
 
-@pytest.fixture
-def shifted(tmp_path: Path) -> Path:
-    """Return a file whose archive begins behind other bytes."""
-    made = tmp_path / "shifted.bin"
-    made.write_bytes(BEFORE + saved_bytes(STATE))
-    return made
-
-
 PATHS: dict[str, Callable[[Path], Any]] = {
     "str": str,
     "Path": lambda path: path,
@@ -83,14 +75,6 @@ def test_paths(path: Path, kind: str, weights_only: bool) -> None:
     loaded = zerocopy.load(PATHS[kind](path), weights_only=weights_only)
     assert_same(loaded, STATE)
     assert lies_in_mapping(loaded["weight"].data_ptr(), path)
-
-
-@BOTH
-@pytest.mark.parametrize("buffering", [-1, 0], ids=["buffered", "unbuffered"])
-def test_file_on_disk_at_an_offset(shifted: Path, buffering: int, weights_only: bool) -> None:
-    with shifted.open("rb", buffering=buffering) as file:
-        assert file.read(len(BEFORE)) == BEFORE
-        assert_same(zerocopy.load(file, weights_only=weights_only), STATE)
 
 
 STREAMS: dict[str, Callable[[bytes, Path], Any]] = {
@@ -124,13 +108,6 @@ def _anonymous_map(content: bytes) -> Any:
 def test_streams_and_buffers(tmp_path: Path, kind: str, weights_only: bool) -> None:
     source = STREAMS[kind](saved_bytes(STATE), tmp_path)
     assert_same(zerocopy.load(source, weights_only=weights_only), STATE)
-
-
-@BOTH
-def test_mmap_object(path: Path, weights_only: bool) -> None:
-    """A map object has ``read`` as a file does, and the buffer protocol."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        assert_same(zerocopy.load(content, weights_only=weights_only), STATE)
 
 
 def test_tensors_of_an_mmap_object_lie_in_it(path: Path) -> None:
@@ -177,12 +154,6 @@ def test_the_file_object_is_left_open_and_at_the_end(path: Path) -> None:
     with path.open("rb") as file:
         zerocopy.load(file)
         assert not file.closed and file.read() == b""
-
-
-def test_text_mode_is_a_type_error(path: Path) -> None:
-    for source in (path.open(), path.open(errors="replace"), io.StringIO("text")):
-        with source, pytest.raises(TypeError, match="text mode"):
-            zerocopy.load(source)
 
 
 def test_a_pipe_that_has_no_bytes_yet_is_named() -> None:

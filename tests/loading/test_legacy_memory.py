@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import io
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import Saver, lies_in_mapping, maps_of, outcome, saved_bytes, stock_load
+from conftest import Saver, lies_in_mapping, outcome, saved_bytes, stock_load
 from equality import assert_same, storage_bytes, untyped
 from legacy_files import SYS_INFO, checkpoint, data, storage, tensor
 
@@ -53,36 +52,6 @@ def test_what_is_aligned_is_mapped(tmp_path: Path, shift: int, weights_only: boo
     )
     assert explained.how == ("mapped" if mapped else "copied") and ("aligned" in explained.why) != mapped
     assert path.read_bytes()[explained.offset :][:64] == data()[8:]
-
-
-@BOTH
-def test_unmapped_when_the_last_tensor_goes(tmp_path: Path, weights_only: bool) -> None:
-    path = tmp_path / "a.pt"
-    path.write_bytes(shifted(0))
-    loaded = zerocopy.load(path, weights_only=weights_only)
-    part = loaded["weight"][3:5]
-    del loaded
-    gc.collect()
-    assert len(maps_of(path)) == 1 and part.tolist() == [3, 4]
-    del part
-    gc.collect()
-    assert maps_of(path) == []
-
-
-@BOTH
-def test_r_plus_reaches_the_file(tmp_path: Path, weights_only: bool) -> None:
-    path = tmp_path / "a.pt"
-    path.write_bytes(shifted(4))
-    zerocopy.load(path, mode="r+", weights_only=weights_only)["weight"].neg_()
-    assert zerocopy.load(path)["weight"].tolist() == [-float(i) for i in range(16)]
-
-
-@BOTH
-def test_r_plus_refuses_what_would_be_a_copy(tmp_path: Path, weights_only: bool) -> None:
-    path = tmp_path / "a.pt"
-    path.write_bytes(shifted(2))
-    with pytest.raises(zerocopy.UnsupportedError, match=r"r\+.*aligned"):
-        zerocopy.load(path, mode="r+", weights_only=weights_only)
 
 
 # --------------------------------------------------------------------------------------- shared storages

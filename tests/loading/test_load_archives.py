@@ -11,7 +11,7 @@ import assembler
 import pytest
 import strategies
 import torch
-from archives import big_endian, payload_offset, rezip
+from archives import big_endian, rezip
 from attacks.zip_parts import ONES, offsets
 from conftest import lies_in_mapping, saved_bytes
 from equality import assert_same
@@ -30,17 +30,6 @@ STATE: dict[str, Any] = {
 }
 
 
-@BOTH
-@pytest.mark.parametrize(
-    "compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED], ids=["stored", "deflated"]
-)
-def test_zipped_anew(tmp_path: Path, compression: int, weights_only: bool) -> None:
-    content = rezip(saved_bytes(STATE), compression)
-    (tmp_path / "a.pt").write_bytes(content)
-    for source in (content, tmp_path / "a.pt"):
-        assert_same(zerocopy.load(source, weights_only=weights_only), STATE)
-
-
 def test_any_alignment(tmp_path: Path) -> None:
     """A record's name pushes the next record's data to any offset; torch's kernels want aligned pointers."""
     path = tmp_path / "a.pt"
@@ -53,16 +42,6 @@ def test_any_alignment(tmp_path: Path) -> None:
         assert_same(loaded, STATE)
         for tensor in (loaded["double"], loaded["half"], loaded["complex"], loaded["tied"][0]):
             assert tensor.data_ptr() % min(tensor.element_size(), 8) == 0
-
-
-def test_what_is_aligned_is_mapped_and_the_rest_copied(tmp_path: Path) -> None:
-    path = tmp_path / "a.pt"
-    path.write_bytes(
-        rezip(saved_bytes([torch.zeros(9, dtype=torch.float64), torch.arange(9, dtype=torch.uint8)]))
-    )
-    wide, narrow = zerocopy.load(path)
-    assert lies_in_mapping(narrow.data_ptr(), path)
-    assert lies_in_mapping(wide.data_ptr(), path) == (payload_offset(path, "data/0") % 8 == 0)
 
 
 def test_big_endian_of_newer_dtypes() -> None:
@@ -97,13 +76,6 @@ def test_archive_of_any_root_name(tmp_path: Path) -> None:
     for name in ("model.v1.2.pt", "no_suffix", "näme.pt", "two words.pt", "line\nbreak.pt", "-.pt", " .pt"):
         torch.save(STATE, tmp_path / name)
         assert_same(zerocopy.load(tmp_path / name), STATE)
-
-
-def test_deflated_archive_of_a_big_endian_machine() -> None:
-    tensors = [strategies.filled(dtype, 12, seed=i) for i, dtype in enumerate(strategies.DTYPES)]
-    typed = [tensor for tensor in tensors if not _written_as_bytes(tensor)]
-    for weights_only in (True, False):
-        assert_same(zerocopy.load(big_endian(typed, zipfile.ZIP_DEFLATED), weights_only=weights_only), typed)
 
 
 def test_records_that_nobody_asked_for(tmp_path: Path) -> None:
@@ -143,8 +115,3 @@ def test_bound_of_inflated_bytes_that_is_no_size(text: str, monkeypatch: pytest.
     monkeypatch.setenv("ZEROCOPY_MAX_INFLATED", text)
     with pytest.raises(ValueError, match="ZEROCOPY_MAX_INFLATED must be a number of bytes"):
         zerocopy.load(content)
-
-
-def test_shared_writes_to_bytes_that_cannot_change_are_refused() -> None:
-    with pytest.raises(ValueError, match="use mode 'c'"):
-        zerocopy.load(saved_bytes(STATE), mode="r+")
