@@ -19,6 +19,7 @@
 #include "pickle/machine.h"
 #include "pickle/scan.h"
 #include "python/buffer.h"
+#include "python/checkpoint_file.h"
 #include "python/collector_pause.h"
 #include "python/contents.h"
 #include "python/elements.h"
@@ -26,7 +27,6 @@
 #include "python/file_name.h"
 #include "python/gil.h"
 #include "python/listing.h"
-#include "python/mapped_file.h"
 #include "python/object_source.h"
 #include "python/own_values.h"
 #include "python/plain_objects.h"
@@ -329,7 +329,7 @@ PYBIND11_MODULE(_core, module) {
   module.attr("FileMapping") = file_mapping().type();
   module.attr("StorageRecord") = storage_record().type();
   register_contents(module);
-  register_mapped_file(module);
+  register_checkpoint_file(module);
   register_plain_objects(module);
   register_elements(module);
   module.def("scan", &scan, py::arg("pickle"), py::arg("limit"));

@@ -12,18 +12,18 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from pickle import UnpicklingError
-from types import TracebackType
 from typing import Any, Literal
 from weakref import WeakValueDictionary
 
 import numpy
 
-from zerocopy import _core, remote
-from zerocopy.catalogue.files import OpenFile, Trouble
+from zerocopy import _core
+from zerocopy.catalogue.files import RemoteOpenFile, Trouble, open_file
 from zerocopy.display import count, listed, shown
 from zerocopy.errors import ClosedError, Error, FormatError, UnsupportedError
 from zerocopy.lazy.names import no_such_name
 from zerocopy.loading.formats import dcp_metadata, model_folder, shard_index
+from zerocopy.remote.file import without_password
 
 __all__ = ["Arrays", "load", "open"]
 
@@ -79,9 +79,7 @@ class Arrays(Mapping[str, Array]):
         self._opened()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _opened(self) -> dict[str, Callable[[str], Array]]:
@@ -103,7 +101,7 @@ def open(
     ----------
     path : str or PathLike
         A ``.pt``, ``.safetensors`` or HDF5 file, an index of shards, or a folder: also of
-        ``torch.distributed.checkpoint``.
+        ``torch.distributed.checkpoint``; or a URL, where an array is requested when its name is asked for.
     mode : {"c", "r"}
         numpy's letters. "c", copy-on-write: what the program writes stays in this process. "r": arrays are read-only.
     view : str or sequence of str
@@ -138,28 +136,7 @@ def open(
     >>> names, weight[1]
     (['weight'], array([3., 4., 5.], dtype=float32))
     """
-    if mode not in ("c", "r"):
-        raise ValueError(f"expected mode 'c' or 'r', found {mode!r}")
-    views = (view,) if isinstance(view, str) else tuple(view)
-    if wrong := [each for each in views if each not in _VIEWS]:
-        raise ValueError(f"expected view among {listed(_VIEWS)}, found {wrong[0]!r}")
-    name, options = os.fsdecode(path), _Options(mode == "c", views)
-    if remote.is_url(name):
-        raise UnsupportedError(f"{name}: zerocopy.numpy maps files of this machine; zerocopy.open reads URLs")
-    with _about(name):
-        match model_folder.located(name, strict):
-            case shard_index.Index() as index:
-                shards = shard_index.present(index, strict)
-                held = {shard: _of_file(str(shard), options) for shard in shards}
-                homes = shard_index.homes(index, held, strict)
-                return Arrays(name, {key: held[shard][key] for key, shard in homes.items()})
-            case dcp_metadata.Folder() as folder:
-                tensors = [
-                    key for key, entry in folder.entries.items() if isinstance(entry, dcp_metadata.Chunked)
-                ]
-                return Arrays(name, dict.fromkeys(tensors, _Folder(folder, options).array))
-            case file:
-                return Arrays(name, _of_file(os.fspath(file), options))
+    return _arrays(path, _Options(mode, view), strict)
 
 
 def load(
@@ -179,7 +156,7 @@ def load(
     Returns
     -------
     dict of str to numpy.ndarray
-        All tensors, in file order. Values that are not tensors are left out.
+        All tensors, in file order. Values that are not tensors are left out. A file at a URL is requested as a whole.
 
     Raises
     ------
@@ -194,8 +171,24 @@ def load(
     ...     zerocopy.numpy.load(file.name)
     {'model.bias': array([1., 1.], dtype=float32)}
     """
-    with open(path, mode=mode, view=view, strict=strict) as arrays:
+    with _arrays(path, _Options(mode, view, takes_all=True), strict) as arrays:
         return dict(arrays)
+
+
+def _arrays(path: str | os.PathLike[str], options: _Options, strict: bool) -> Arrays:
+    title = without_password(name := os.fsdecode(path))
+    with _about(title):
+        match model_folder.located(name, strict):
+            case shard_index.Index() as index:
+                shards = shard_index.present(index, strict)
+                held = {shard: _of_file(str(shard), options) for shard in shards}
+                homes = shard_index.homes(index, held, strict)
+                return Arrays(title, {key: held[shard][key] for key, shard in homes.items()})
+            case dcp_metadata.Folder() as folder:
+                files = _Folder(folder, options)
+                return Arrays(title, dict.fromkeys(files.tensors, files.array))
+            case file:
+                return Arrays(title, _of_file(str(file), options))
 
 
 @contextlib.contextmanager
@@ -215,8 +208,13 @@ def _about(path: str) -> Iterator[None]:
 class _Options:
     """The form of arrays that the caller wants."""
 
-    def __init__(self, is_writable: bool, views: tuple[str, ...]) -> None:
-        self.is_writable, self._views = is_writable, views
+    def __init__(self, mode: str, view: str | Sequence[str], takes_all: bool = False) -> None:
+        if mode not in ("c", "r"):
+            raise ValueError(f"expected mode 'c' or 'r', found {mode!r}")
+        self._views = (view,) if isinstance(view, str) else tuple(view)
+        if wrong := [each for each in self._views if each not in _VIEWS]:
+            raise ValueError(f"expected view among {listed(_VIEWS)}, found {wrong[0]!r}")
+        self.is_writable, self.takes_all = mode == "c", takes_all
 
     def dtype(self, name: str, dtype: str) -> numpy.dtype[Any]:
         """Return NumPy's dtype for torch's name of one."""
@@ -274,11 +272,13 @@ class _Checkpoint:
         return self._held.get(number) or self._held.setdefault(number, self._storages.memory(number))
 
 
-def _mapped(path: str, options: _Options) -> tuple[_core.MappedFile, Any]:
-    """Return a file that is mapped, and the listing of an HDF5 file."""
-    with contextlib.closing(OpenFile(path)) as file:
+def _opened(path: str, options: _Options) -> tuple[_core.CheckpointFile, Any]:
+    """Return a file, mapped unless it is on another machine, and the listing of an HDF5 file."""
+    with contextlib.closing(open_file(path)) as file:
+        content, listing = file.descriptor, None
+        if options.takes_all and isinstance(file, RemoteOpenFile):
+            content = file.whole()
         container = _core.container(file.descriptor, path)
-        listing = None
         if container in ("", "hdf5"):
             from zerocopy.catalogue import layout  # They take longer to import than most files to map.
             from zerocopy.loading.formats import hdf5
@@ -286,12 +286,12 @@ def _mapped(path: str, options: _Options) -> tuple[_core.MappedFile, Any]:
             layout.require_listed(container or layout.container_of(file))
             if _core.hdf5_listing(file.descriptor, path) is None:
                 listing = hdf5.listing_of_open(file.descriptor, 0, path)
-        return _core.MappedFile(file.descriptor, path, options.is_writable), listing
+        return _core.CheckpointFile(content, path, options.is_writable), listing
 
 
 def _of_file(path: str, options: _Options) -> dict[str, Callable[[str], Array]]:
-    with _about(path):
-        file, listing = _mapped(path, options)
+    with _about(without_password(path)):
+        file, listing = _opened(path, options)
         found = _Checkpoint(file.contents(listing), options)
     if left_out := found.facts["left_out"]:  # of HDF5
         from zerocopy.loading.formats import hdf5
@@ -305,15 +305,14 @@ class _Folder:
     """The tensors of a folder of ``torch.distributed.checkpoint``. Each file is mapped once."""
 
     def __init__(self, folder: dcp_metadata.Folder, options: _Options) -> None:
-        self._folder, self._options = folder, options
+        self._folder, self._options, self.tensors = folder, options, folder.tensors
         self._total = sum(place.length for place in folder.places)
-        self._files: dict[str, _core.MappedFile] = {}
+        self._files: dict[str, _core.CheckpointFile] = {}
         self._whole: dict[str, _Checkpoint] = {}
 
     def array(self, name: str) -> Array:
         """Return a tensor over its file, or joined from its chunks."""
-        entry = self._folder.entries[name]
-        assert isinstance(entry, dcp_metadata.Chunked)
+        entry = self.tensors[name]
         if len(entry.chunks) == 1:
             return self._chunk(name, entry, entry.chunks[0])
         # Before there is memory for it: a stranger's .metadata may say any number.
@@ -330,7 +329,7 @@ class _Folder:
         place = chunk.place
         with _about(place.file):
             if place.file not in self._files:
-                self._files[place.file], _ = _mapped(place.file, self._options)
+                self._files[place.file], _ = _opened(place.file, self._options)
             part = self._part(place)
             key = name if self._folder.is_safetensors else ""
             tensor = part.tensors.get(key)

@@ -71,7 +71,8 @@ class RemoteOpenFile(OpenFile):
 
     def __init__(self, url: str) -> None:
         self.path = url
-        self._reader = self.descriptor = file_objects.PieceReader(remote.RemotePath(url).open())
+        self._file = remote.RemotePath(url).open()
+        self._reader = self.descriptor = file_objects.PieceReader(self._file)
         self.size = self._reader.size
         if not self.size:
             raise Trouble("the file is empty")
@@ -82,6 +83,10 @@ class RemoteOpenFile(OpenFile):
     def read(self, offset: int, size: int) -> bytes:
         """Return bytes of the file, fewer only at its end."""
         return self._reader.read(offset, min(size, self.size - offset)) if offset < self.size else b""
+
+    def whole(self) -> memoryview:
+        """Return memory with all of the file, which is requested in parts side by side."""
+        return self._file.rest()
 
 
 def open_file(path: str) -> OpenFile:

@@ -14,10 +14,10 @@ THREADS = 8
 
 
 def without_password(url: str) -> str:
-    """Return a URL without the name and password of a user."""
-    scheme, _, rest = url.partition("://")
+    """Return a URL without the name and password of a user, and any other path as it is."""
+    scheme, mark, rest = url.partition("://")
     host, slash, path = rest.partition("/")
-    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+    return f"{scheme}{mark}{host.rpartition('@')[2]}{slash}{path}" if mark else url
 
 
 class Ranges(Protocol):

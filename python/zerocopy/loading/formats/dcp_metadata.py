@@ -97,6 +97,11 @@ class Folder(NamedTuple):
     is_safetensors: bool = False
 
     @property
+    def tensors(self) -> dict[str, Chunked]:
+        """The entries of tensors."""
+        return {name: entry for name, entry in self.entries.items() if isinstance(entry, Chunked)}
+
+    @property
     def places(self) -> Iterator[ArchiveExtent]:
         """The extents of all of its archives."""
         for entry in self.entries.values():

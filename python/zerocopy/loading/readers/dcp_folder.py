@@ -46,9 +46,8 @@ class Files:
     ) -> None:
         self.folder, self.name = folder, folder.name
         self._options = options
-        self._names = [
-            name for name, entry in folder.entries.items() if isinstance(entry, dcp_metadata.Chunked)
-        ]
+        self._tensors = folder.tensors
+        self._names = list(self._tensors)
         self._places = {name: place for place, name in enumerate(self._names)}
         self.nbytes = sum(place.length for place in folder.places)
         self._repeats = _core.Budget(self.nbytes, "repeated bytes")
@@ -85,7 +84,7 @@ class Files:
 
     def extents(self, name: str, box: Box | None) -> TensorExtents | None:
         """Return where the chunks of a tensor that overlap a box lie; None if a chunk is not stored as it is."""
-        entry = self._chunked(name)
+        entry = self._tensors[name]
         # Each chunk is an archive of its own, which has to be opened.
         wanted = [chunk for chunk in entry.chunks if box is None or _overlaps(chunk, box)]
         found = [self._chunk_extent(name, entry, chunk) for chunk in wanted]
@@ -210,13 +209,8 @@ class Files:
 
     def entry(self, i: int) -> _C.TensorEntry:
         """Return the facts about a tensor, as ``_C.Lazy.entry`` does. It does not lie in one storage."""
-        stored = self._chunked(self._names[i])
+        stored = self._tensors[self._names[i]]
         return _C.scattered_entry(stored.shape, stored.dtype)
-
-    def _chunked(self, name: str) -> dcp_metadata.Chunked:
-        stored = self.folder.entries[name]
-        assert isinstance(stored, dcp_metadata.Chunked)
-        return stored
 
     def expect_records(self) -> None:
         """Do nothing: entries need only the metadata."""

@@ -1,4 +1,4 @@
-#include "python/mapped_file.h"
+#include "python/checkpoint_file.h"
 
 #include <pybind11/stl.h>
 
@@ -9,10 +9,12 @@
 #include "checkpoint/archive.h"
 #include "io/file_part.h"
 #include "memory/budget.h"
+#include "python/buffer.h"
 #include "python/contents.h"
 #include "python/file_name.h"
 #include "python/gil.h"
 #include "python/listing.h"
+#include "python/object_source.h"
 
 namespace py = pybind11;
 
@@ -52,16 +54,21 @@ class Storages {
 // Offset and size of a checkpoint in the file, and the bytes of all checkpoints that share a budget.
 using Part = std::optional<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>>;
 
-class MappedFile {
+// A file that is mapped, the memory of a buffer, or a file object, of which each storage is read when asked
+// for.
+class CheckpointFile {
  public:
-  MappedFile(int descriptor, const FileName& name, bool is_writable)
+  CheckpointFile(const py::object& file, const FileName& name, bool is_writable)
       : mode_(is_writable ? Mode::copy_on_write : Mode::read_only) {
-    const GilReleased released;
-    auto source = std::make_shared<const FileSource>(File::duplicate(descriptor, name.bytes), 0);
-    Region whole = map_file(source->file(), 0, mode_);
-    advise(whole.bytes(), Advice::huge);  // as for tensors
-    source_ = std::move(source);
-    mapping_ = WholeMapper::of(std::move(whole));
+    if (py::isinstance<py::int_>(file)) {
+      map(file.cast<int>(), name);
+    } else if (PyObject_CheckBuffer(file.ptr()) != 0) {
+      Region whole = region_of_buffer(file.ptr(), is_writable ? Access::writable : Access::any);
+      source_ = std::make_shared<const MemorySource>(whole);
+      mapping_ = WholeMapper::of(std::move(whole));
+    } else {
+      source_ = source_of_object(file);
+    }
   }
 
   // Returns what `contents` returns, without values that are not tensors, and the Storages.
@@ -85,24 +92,34 @@ class MappedFile {
     if (!part) return open_listed(source_, mapping_, mode_, std::move(listed));
     const auto [offset, size, total] = *part;
     return Archive::open(std::make_shared<const PartSource>(source_, Extent{offset, size}, TransferOptions()),
-                         std::make_shared<PartMapper>(mapping_, offset), mode_,
+                         mapping_ ? std::make_shared<PartMapper>(mapping_, offset) : nullptr, mode_,
                          Budget::fixed_part(size, total));
+  }
+
+  void map(int descriptor, const FileName& name) {
+    const GilReleased released;
+    auto source = std::make_shared<const FileSource>(File::duplicate(descriptor, name.bytes), 0);
+    Region whole = map_file(source->file(), 0, mode_);
+    advise(whole.bytes(), Advice::huge);  // as for tensors
+    source_ = std::move(source);
+    mapping_ = WholeMapper::of(std::move(whole));
   }
 
   Mode mode_;
   std::shared_ptr<const Source> source_;
-  std::shared_ptr<Mapper> mapping_;
+  std::shared_ptr<Mapper> mapping_;  // null if bytes are read into private memory
 };
 
 }  // namespace
 
-void register_mapped_file(py::module_& module) {
+void register_checkpoint_file(py::module_& module) {
   py::class_<Memory>(module, "Memory", py::buffer_protocol()).def_buffer(&buffer_of);
   py::class_<Storages>(module, "Storages").def("memory", &Storages::memory, py::arg("number"));
-  py::class_<MappedFile>(module, "MappedFile")
-      .def(py::init<int, const FileName&, bool>(), py::arg("descriptor"), py::arg("name"),
+  py::class_<CheckpointFile>(module, "CheckpointFile")
+      .def(py::init<const py::object&, const FileName&, bool>(), py::arg("file"), py::arg("name"),
            py::arg("is_writable"))
-      .def("contents", &MappedFile::contents, py::arg("listing") = py::none(), py::arg("part") = py::none());
+      .def("contents", &CheckpointFile::contents, py::arg("listing") = py::none(),
+           py::arg("part") = py::none());
 }
 
 }  // namespace zerocopy
