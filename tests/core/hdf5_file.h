@@ -14,9 +14,6 @@ inline const std::string kHdf5Signature = "\x89HDF\r\n\x1a\n";
 
 // Types as libhdf5 writes them, padded.
 inline const std::string kUint8 = "\x10\0\0\0\1\0\0\0\0\0\x08\0\0\0\0\0"s;
-inline const std::string kInt64 = "\x10\x08\0\0\x08\0\0\0\0\0\x40\0\0\0\0\0"s;
-inline const std::string kFloat32 = "\x11\x20\x1f\0\4\0\0\0\0\0\x20\0\x17\x08\0\x17\x7f\0\0\0\0\0\0\0"s;
-inline const std::string kBigFloat32 = "\x11\x21\x1f\0\4\0\0\0\0\0\x20\0\x17\x08\0\x17\x7f\0\0\0\0\0\0\0"s;
 
 inline std::string hdf5_message(std::uint64_t type, const std::string& body, int flags = 0) {
   return u16(type) + u16(body.size()) + std::string(1, static_cast<char>(flags)) + "\0\0\0"s + body;
@@ -61,21 +58,11 @@ class Hdf5File {
     return at;
   }
 
-  // Returns the position of the dataset's header.
-  std::uint64_t dataset(const std::string& type, const std::vector<std::uint64_t>& shape,
-                        const std::string& data) {
-    return append(
-        Hdf5Header{{hdf5_dataspace(shape), hdf5_message(3, type), hdf5_contiguous(append(data), data.size())}}
-            .bytes());
-  }
-  std::uint64_t bytes(const std::string& data) { return dataset(kUint8, {data.size()}, data); }
-
-  // Returns the position of a dataset's bytes, if dataset() wrote its header.
-  std::uint64_t data_of(std::uint64_t header) const {
-    const std::size_t layout = file_.find("\3\1"s, file_.find("\x08\0\x18\0"s, header));
-    std::uint64_t address = 0;
-    std::memcpy(&address, file_.data() + layout + 2, sizeof(address));
-    return address;
+  // Returns the position of the header of a dataset of bytes.
+  std::uint64_t bytes(const std::string& data) {
+    return append(Hdf5Header{
+        {hdf5_dataspace({data.size()}), hdf5_message(3, kUint8), hdf5_contiguous(append(data), data.size())}}
+                      .bytes());
   }
 
   // Writes the names in the given order, in leaves of up to `most` names.

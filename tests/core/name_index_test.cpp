@@ -31,60 +31,6 @@ std::vector<std::string> names(const std::string& pickle) {
 
 using Names = std::vector<std::string>;
 
-TEST(NameIndex, NamesAreDotted) {
-  const std::string inner = dict({{text("weight"), "N"}, {text("bias"), "N"}});
-  EXPECT_EQ(names(dict({{text("model"), inner}, {text("step"), "K\1"}})),
-            (Names{"model.weight", "model.bias", "step"}));
-  EXPECT_EQ(names("](K\1NK\2e"), (Names{"0", "1", "2"}));
-  EXPECT_EQ(names("K\1](NNe\x86"), (Names{"0", "1.0", "1.1"}));
-}
-
-TEST(NameIndex, RootLeafHasAnEmptyName) {
-  EXPECT_EQ(names("K\1"), Names{""});
-  EXPECT_EQ(names("}"), Names{});
-}
-
-TEST(NameIndex, OtherKeysAreConvertedToText) {
-  EXPECT_EQ(
-      names(
-          dict({{"K\7", "N"}, {"N", "N"}, {"\x88", "N"}, {"G\x3f\xf8\0\0\0\0\0\0"s, "N"}, {"K\1\x85", "N"}})),
-      (Names{"7", "None", "True", "1.5", "(1,)"}));
-  EXPECT_EQ(
-      names(dict({{"K\1" + text("a") + "\x86", "N"}, {text("it's") + "\x85", "N"}, {"K\1\x85\x85", "N"}})),
-      (Names{"(1, 'a')", "#1", "#2"}));
-}
-
-TEST(NameIndex, DuplicateNamesGetASuffix) {
-  const std::string inner = dict({{text("b"), "N"}});
-  EXPECT_EQ(names(dict({{text("a.b"), "N"}, {text("a"), inner}})), (Names{"a.b", "a.b~2"}));
-  EXPECT_EQ(names(dict({{text("1"), "N"}, {"K\1", "N"}, {text("1~2"), "N"}})), (Names{"1", "1~2", "1~2~2"}));
-}
-
-TEST(NameIndex, EqualKeysKeepTheFirstPosition) {
-  const std::string inner = dict({{text("x"), "N"}});
-  EXPECT_EQ(names(dict({{text("a"), "N"}, {text("b"), "N"}, {text("a"), inner}})), (Names{"a.x", "b"}));
-  EXPECT_EQ(names(dict({{"K\1", "N"}, {"\x88", "N"}, {"G\x3f\xf0\0\0\0\0\0\0"s, inner}})), Names{"1.x"});
-  EXPECT_EQ(names(dict({{"K\1\x85", "N"}, {"\x88\x85", "N"}, {"K\2\x85", "N"}})), (Names{"(1,)", "(2,)"}));
-}
-
-TEST(NameIndex, CyclesAreEnteredOnce) {
-  EXPECT_EQ(names("]q\0(K\1h\0e"s), Names{"0"});  // l = [1, l]
-}
-
-TEST(NameIndex, SharedValuesAreNamedEachTime) { EXPECT_EQ(names("](](Neq\0h\0e"s), (Names{"0.0", "1.0"})); }
-
-TEST(NameIndex, NamesOutOfProportionAreRefused) {
-  std::string pickle = "](NNNNNNNNNNeq\0"s;  // each list is ten times as long as the previous
-  for (int i = 1; i < 12; ++i) {
-    const std::string before = "h"s + static_cast<char>(i - 1);
-    pickle += "](";
-    for (int n = 0; n < 10; ++n) pickle += before;
-    pickle += "eq"s + static_cast<char>(i);
-  }
-  const Document document = read_pickle(region_of(pickle + "."));
-  EXPECT_THROW(NameIndex name_index(document), FormatError);
-}
-
 const std::string sparse = "ctorch._utils\n_rebuild_sparse_tensor\n)R";
 
 // Returns the pickle of an object with attributes.
@@ -135,18 +81,6 @@ TEST(NameIndex, ModulesOutOfProportionAreRefused) {
   }
   const Document document = read_pickle(region_of(pickle + "."));
   EXPECT_THROW(NameIndex name_index(document), FormatError);
-}
-
-TEST(NameIndex, RecognisesTensors) {
-  const std::string other = "ctorch._utils\nsomething\n)R";
-  const Document document =
-      read_pickle(region_of(dict({{text("a"), sparse}, {text("b"), other}, {text("c"), "N"}}) + "."));
-  const NameIndex name_index(document);
-  ASSERT_EQ(name_index.leaves().size(), 3U);
-  EXPECT_TRUE(NameIndex::is_tensor(name_index.leaves()[0].value));
-  EXPECT_FALSE(NameIndex::is_tensor(name_index.leaves()[1].value));
-  EXPECT_FALSE(NameIndex::is_tensor(name_index.leaves()[2].value));
-  EXPECT_EQ(NameIndex::dense(name_index.leaves()[0].value), nullptr);
 }
 
 }  // namespace

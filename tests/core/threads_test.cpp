@@ -9,6 +9,8 @@
 
 #include "checkpoint/archive.h"
 #include "io/mapping.h"
+#include "io/read_ahead.h"
+#include "io/windows.h"
 #include "pickle/machine.h"
 #include "support.h"
 
@@ -36,13 +38,28 @@ void on_threads(Work work) {
 const std::string kData(256, 'd');
 const DType& kBytes = *dtype_by_name("uint8");
 
+// Returns an archive of stored records, each a name and its bytes.
+std::string zip_of(const std::vector<std::pair<std::string, std::string>>& records) {
+  std::string file;
+  std::string directory;
+  for (const auto& [name, bytes] : records) {
+    const std::string sizes =
+        u32(0) + u32(0) + u32(bytes.size()) + u32(bytes.size()) + u16(name.size()) + u16(0);
+    directory += "PK\1\2"s + u16(20) + u16(20) + u16(0) + u16(0) + sizes + u16(0) + u16(0) + u16(0) + u32(0) +
+                 u32(file.size()) + name;
+    file += "PK\3\4"s + u16(20) + u16(0) + u16(0) + sizes + name + bytes;
+  }
+  return file + directory + "PK\5\6" + u32(0) + u16(records.size()) + u16(records.size()) +
+         u32(directory.size()) + u32(file.size()) + u16(0);
+}
+
 // A checkpoint of a plain list and one storage, with enough records that the archive starts a
 // thread.
 std::string checkpoint(int more_records = 200) {
-  std::vector<ZipRecord> list = {
+  std::vector<std::pair<std::string, std::string>> records = {
       {"root/data.pkl", "\x80\2]q\0(K\1K\2e."s}, {"root/version", "3\n"}, {"root/data/0", kData}};
-  for (int i = 0; i < more_records; ++i) list.emplace_back("root/data/x" + std::to_string(i), "");
-  return zip_of(std::move(list));
+  for (int i = 0; i < more_records; ++i) records.emplace_back("root/data/x" + std::to_string(i), "");
+  return zip_of(records);
 }
 
 std::vector<Record> records_of(Archive& archive) {
@@ -63,18 +80,6 @@ TEST(Threads, ArchivesOfOneMemory) {
   on_threads([&](int i) {
     for (int round = 0; round < kRounds; ++round) read_whole(source, i % 2 == 0 ? file : Region());
   });
-}
-
-TEST(Threads, ArchivesOfOneFile) {
-  const std::string path = ::testing::TempDir() + "zerocopy_threads_" + std::to_string(::getpid());
-  std::ofstream(path, std::ios::binary) << checkpoint();
-  File file = File::open(path, File::Access::read);
-  const Region mapping = map_file(file, 0, Mode::copy_on_write);
-  const auto source = std::make_shared<const FileSource>(std::move(file), 0);
-  on_threads([&](int i) {
-    for (int round = 0; round < kRounds; ++round) read_whole(source, i % 2 == 0 ? mapping : Region());
-  });
-  std::filesystem::remove(path);
 }
 
 // Several loads of one archive: const functions must be thread-safe.
@@ -100,6 +105,59 @@ TEST(Threads, ArchivesDestroyedAtOnce) {
   broken[broken.find("root/data/x1999")] = 'R';  // in the local header, which comes first
   const auto bad = source_of(broken);
   on_threads([&](int i) { Archive::open(i % 2 == 0 ? good : bad, nullptr, Mode::copy_on_write); });
+}
+
+// A file that exists as long as this object.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(const std::string& content) { std::ofstream(path_, std::ios::binary) << content; }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  ~TemporaryFile() { std::filesystem::remove(path_); }
+
+  const std::string& path() const { return path_; }
+  File open() const { return File::open(path_, File::Access::read); }
+
+ private:
+  std::string path_ = ::testing::TempDir() + "zerocopy_threads_" + std::to_string(::getpid());
+};
+
+TEST(Threads, ArchivesOfOneFile) {
+  const TemporaryFile made(checkpoint());
+  File file = made.open();
+  const Region mapping = map_file(file, 0, Mode::copy_on_write);
+  const auto source = std::make_shared<const FileSource>(std::move(file), 0);
+  on_threads([&](int i) {
+    for (int round = 0; round < kRounds; ++round) read_whole(source, i % 2 == 0 ? mapping : Region());
+  });
+}
+
+// Windows are shared by neighbours, and given back with the last region in them.
+TEST(Threads, WindowsOfOneFile) {
+  constexpr std::uint64_t kMebibyte = std::uint64_t{1} << 20U;
+  const TemporaryFile file("0" + std::string(kMebibyte - 1, ' ') + "1" + std::string(kMebibyte - 1, ' ') +
+                           "2");
+  WindowMapper windows(std::make_shared<const File>(file.open()), 0, Mode::copy_on_write);
+  on_threads([&](int n) {
+    for (int i = 0; i < 1000; ++i) {
+      const int at = (i * (n + 1)) % 3;
+      EXPECT_EQ(windows.region({static_cast<std::uint64_t>(at) * kMebibyte, 1}).bytes().text(),
+                std::to_string(at));
+    }
+  });
+}
+
+TEST(Threads, ReadingAheadThatIsCancelled) {
+  const TemporaryFile file(std::string(std::size_t{13} << 20U, 'x'));
+  for (int round = 0; round < 20; ++round) {
+    std::vector<MappedPart> parts;
+    parts.push_back({map_file(file.open(), 0, Mode::read_only), 0, file.open(), file.path()});
+    const auto reading = ReadAhead::start(std::move(parts), 4);
+    reading->cancel();
+    if (round % 2 != 0) continue;  // no thread waits
+    EXPECT_TRUE(reading->wait_for(std::chrono::minutes(1)));
+    EXPECT_NO_THROW(reading->rethrow());
+  }
 }
 
 class Watched final : public Owner {
