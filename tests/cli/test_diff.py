@@ -255,12 +255,6 @@ def test_diff_of_a_tie_and_an_equal_copy_is_a_difference_of_ties(save: Saver, ca
     assert [one["kind"] for one in found["differences"]] == ["ties"]
 
 
-def test_diff_escapes_names(save: Saver, capsys: Capture) -> None:
-    a, b = save({"a\n\x1b[31m": torch.ones(1)}, "a.pt"), save({}, "b.pt")
-    out = run(capsys, a, b)[1]
-    assert "\x1b" not in out and "- a\\n\\x1b[31m" in out
-
-
 @pytest.mark.parametrize(
     "arguments", [["a"], ["--rtol", "-1", "a", "b"], ["--atol", "nan", "a", "b"], ["--max", "x", "a", "b"]]
 )

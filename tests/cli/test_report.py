@@ -94,12 +94,6 @@ def test_report_escapes_names_and_values(save: Saver, tmp_path: Path) -> None:
     assert "step\\n: '<i>7</i>'" in "".join(page.texts["pre"])
 
 
-def test_report_has_no_control_characters_of_names(save: Saver, tmp_path: Path) -> None:
-    path = save({"\x1b[31m": {"\u202e": torch.ones(2)}, "a\0b": torch.ones(2), "line\nbreak": torch.ones(1)})
-    page = written(tmp_path, path)
-    assert all(character.isprintable() for character in page.replace("\n", ""))
-
-
 def test_report_asks_no_network(save: Saver, tmp_path: Path) -> None:
     page = Page(written(tmp_path, save(STATE)))
     for tag, attributes in page.elements:

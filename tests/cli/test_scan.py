@@ -411,17 +411,6 @@ def test_another_release_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---------------------------------------------------------------------------- hostile in other ways
 
 
-def test_names_cannot_drive_a_terminal(tmp_path: Path, capsys: Capture) -> None:
-    path = tmp_path / "x\x1b[31m\u202e.pt"
-    ugly = "a\x1b]0;title\x07\r\u202etxt"
-    path.write_bytes(zipped({"f": stack_name(ugly, "b\nsafe: really")}))
-    assert main(["scan", str(path)]) == 1
-    printed = capsys.readouterr().out
-    assert printed.replace("\n", "").isprintable() and printed.isascii()
-    assert not any(line.lstrip().startswith("safe") for line in printed.splitlines())
-    scan(path, capsys)
-
-
 def test_thousands_of_globals_are_cut(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "x.pt"
     path.write_bytes(zipped([name("m", f"{'n' * 100}{i}") for i in range(20_000)]))

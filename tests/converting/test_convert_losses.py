@@ -132,9 +132,6 @@ def test_an_object_that_is_the_whole_file_becomes_its_state_dict(save: Saver, tm
         )
 
 
-NOTHING = {"empty": {}, "object": argparse.Namespace(lr=1), "nested": {"a": {}}}
-
-
 @pytest.mark.parametrize("name", ["n.safetensors", "n.pt", "n.h5", "out", "out/m.bin"])
 def test_nothing_to_write_is_an_error(save: Saver, tmp_path: Path, name: str) -> None:
     how: dict[str, Any] = {"max_shard_size": 100} if "out" in name else {}

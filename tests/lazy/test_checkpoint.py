@@ -254,19 +254,6 @@ def test_sources(path: Path) -> None:
             assert checkpoint.path == (str(path) if is_named else f"<{type(source).__name__}>")
 
 
-@pytest.mark.parametrize(
-    "options", [{"mode": "r"}, {"mode": "r+"}, {"backend": "pread"}, {"weights_only": False}]
-)
-def test_options_of_load(path: Path, options: dict[str, Any]) -> None:
-    with zerocopy.open(path, **options) as checkpoint:
-        tensor = checkpoint.get_tensor("model.layers.5.bias")
-        assert torch.equal(tensor, STATE["layers.5.bias"])
-        assert torch.equal(checkpoint.get_slice("model.layers.5.bias")[1], STATE["layers.5.bias"][1])
-    if options == {"mode": "r+"}:
-        tensor.fill_(9)
-        assert zerocopy.load(path)["model"]["layers.5.bias"].tolist() == tensor.tolist()
-
-
 def test_filters(path: Path) -> None:
     names = [f"model.{name}" for name in STATE]
     two = zerocopy.open(path, keys=["model.layers.7", "model.layers.3.bias"])
@@ -322,14 +309,6 @@ def test_open_refuses_the_files_that_load_refuses(path: Path, kind: str) -> None
     assert outcome(lambda: zerocopy.open(path)) == refused
 
 
-def test_files_that_take_trust(save: Saver) -> None:
-    path = save({"a": Path("x"), "b": torch.ones(2)})
-    with pytest.raises(pickle.UnpicklingError, match="pathlib"):
-        zerocopy.open(path)
-    with pytest.raises(zerocopy.UnsupportedError, match="never runs code"):
-        zerocopy.open(path, weights_only=False)
-
-
 def test_a_broken_record(tmp_path: Path) -> None:
     """It is noticed when it is read, and the message names the file then too."""
     path = tmp_path / "x.pt"
@@ -356,13 +335,6 @@ def test_far_more_names_than_bytes_are_refused(save: Saver) -> None:
         doubled = [doubled, doubled]
     with pytest.raises(zerocopy.FormatError, match=r"checkpoint\.pt: .*leaves"):
         zerocopy.open(save(doubled))
-
-
-def test_torchscript(tmp_path: Path) -> None:
-    path = tmp_path / "x.pt"
-    torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), str(path))
-    with pytest.raises(zerocopy.UnsupportedError, match=r"x\.pt: .*TorchScript"):
-        zerocopy.open(path)
 
 
 def write(path: Path, at: int, content: bytes) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
-import datetime
 import functools
 import logging
 import math
@@ -30,7 +28,6 @@ import sources
 import torch
 import wrong_shares
 from conftest import Child, mappings
-from equality import assert_same
 from share_catalog import CASES, Case
 from sharing import Module, age, in_another_process
 from torch.utils.hooks import RemovableHandle
@@ -97,25 +94,6 @@ def test_wrong_share_is_noticed(tmp_path: Path, wrong: Any, name: str, message: 
 
 # ------------------------------------------------------------------------------------- what comes back
 
-BASE = torch.arange(2000.0)
-PLAIN: dict[str, Any] = {
-    "state dict": collections.OrderedDict(weight=BASE, tied=BASE[10:], bias=torch.ones(3)),
-    "grad": [torch.ones(3, requires_grad=True), torch.nn.Parameter(torch.ones(2)), torch.ones(2)],
-    "views": [BASE[::3], BASE.view(40, 50).t(), BASE[:0], BASE.view(2, 1000).expand(2, 2, 1000)],
-    "plain values": {"a": [1, 2.5, None, True, "text", (1, 2), {3, 4}, 10**30, 1j], 5: b"bytes"},
-    "sparse": torch.sparse_coo_tensor(torch.tensor([[1, 1], [0, 2]]), torch.ones(2), (3, 3)),
-    "meta": torch.ones(3, device="meta"),
-    "date": datetime.date(2020, 5, 6),
-    "class": collections.Counter,
-    "long bytes": {"a": b"x" * 100_000, "b": bytearray(b"y" * 100_000)},
-}
-
-
-def test_argument_that_is_returned_is_equal_to_the_argument() -> None:
-    for wanted in PLAIN.values():
-        for _ in range(2):
-            assert_same(share.load(sharing.box, wanted).things[0], wanted)
-
 
 def test_module_is_whole_and_private() -> None:
     first, second = share.load(Module), share.load(Module)
@@ -147,12 +125,6 @@ def test_write_to_a_result_stays_in_its_process() -> None:
     in_another_process(write)
     assert int(first.sum()) == 20_000 and int(second.sum()) == 15_000
     assert int(share.load(sharing.filled, 5000, 3).sum()) == 15_000
-
-
-def test_more_equal_tensors_than_mappings_are_independent() -> None:
-    found = share.load(sharing.equal_tensors, 700)
-    found[3].fill_(1)
-    assert sum(int(tensor.any()) for tensor in found) == 1
 
 
 def test_arrays_and_memoryviews_are_shared_and_private() -> None:
@@ -661,17 +633,6 @@ def test_two_environments_in_turn_keep_their_results(monkeypatch: pytest.MonkeyP
         assert share.load(sources.rank, "") == value
 
 
-def test_relative_path_is_of_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        torch.save({"weight": torch.full((1000,), float(len(name)))}, tmp_path / name / "w.pt")
-        (tmp_path / name / "here").write_text(name)
-    for _ in range(2):
-        for name in ("a", "b"):
-            monkeypatch.chdir(tmp_path / name)
-            assert share.load(Path.read_text, Path("here")) == share.load(sharing.read_here) == name
-
-
 def test_names_that_are_not_text(tmp_path: Path) -> None:
     path = os.fsdecode(bytes(tmp_path) + b"/name\xff")
     for value in (1, 2):
@@ -680,20 +641,6 @@ def test_names_that_are_not_text(tmp_path: Path) -> None:
         age(Path(path))
         assert share.load(torch.load, path)[0] == share.load(torch.load, path)[0] == value
     assert [path] in [entry.depends_on for entry in sharing.entries()]
-
-
-def test_modules_of_one_name_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for _ in range(2):
-        for name in ("one", "two"):
-            (tmp_path / name).mkdir(exist_ok=True)
-            (tmp_path / name / "module_of_two.py").write_text(f"def told(n): return {name!r}")
-            with monkeypatch.context() as patch:
-                patch.syspath_prepend(tmp_path / name)
-                import module_of_two  # type: ignore[import-not-found]
-
-                assert share.load(module_of_two.told, 3) == name
-                assert share.load(functools.partial(module_of_two.told, 3)) == name
-            del sys.modules["module_of_two"]
 
 
 # ------------------------------------------------------------------------------------- state of the caller

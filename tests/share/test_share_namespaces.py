@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from zerocopy.share.conditions import namespaces
+from zerocopy.share.conditions import namespaces, program
 
 NAME = "zc_own_module"
 TEXT = """
@@ -185,3 +185,25 @@ def test_processes_agree_about_what_nobody_changed(module: types.ModuleType) -> 
             check=True,
         )
         assert json.loads(done.stdout) == namespaces.of_module(module)
+
+
+@pytest.mark.parametrize("kind", ["module", "package", "namespace", "none"])
+def test_a_module_is_found_where_it_would_be_imported_from(tmp_path: Path, kind: str) -> None:
+    name = f"zc_{kind}"
+    for folder in (tmp_path / "one", tmp_path / "two"):
+        folder.mkdir()
+        if kind == "module":
+            (folder / f"{name}.py").write_text("")
+        elif kind in ("package", "namespace"):
+            (folder / name).mkdir()
+        if kind == "package":
+            (folder / name / "__init__.py").write_text("")
+    entries = [str(tmp_path / "one"), str(tmp_path / "two")]
+    before = list(sys.path)
+    sys.path[:0] = entries
+    try:
+        expected = program.origin_of(__import__(name)) if kind != "none" else None
+        assert program.found(name, entries) == expected
+    finally:
+        sys.path[:] = before
+        sys.modules.pop(name, None)

@@ -80,10 +80,6 @@ def told(*args: Any, **kwargs: Any) -> Any:
     return args, kwargs
 
 
-def read_here() -> str:
-    return Path("here").read_text()
-
-
 def read_all(folders: Box) -> int:
     return sum(1 + len(path.read_text()) for folder in folders.things for path in folder.iterdir())
 
@@ -122,16 +118,8 @@ def fail(kind: type[BaseException], *args: Any) -> None:
     raise kind(*args)
 
 
-def where_am_i() -> tuple[str, str | None]:
-    return str(Path.cwd()), os.environ.get("ZEROCOPY_TEST_VARIABLE")
-
-
 def nested(log: bytes) -> Any:
     return share.load(counted, log)
-
-
-def equal_tensors(count: int, size: int = 1 << 12, value: int = 0) -> list[torch.Tensor]:
-    return [filled(size, value) for _ in range(count)]
 
 
 def view_of(content: bytes, shape: tuple[int, int] | None, is_readonly: bool) -> memoryview:
@@ -271,10 +259,6 @@ class Family(torch.nn.Module):
         self.child = torch.nn.Linear(2, 2)
         vars(self.child).update(parent=weakref.proxy(self), reference=weakref.ref(self))
         self.gone = weakref.ref(Family.__new__(Family))
-
-
-def lost_proxy() -> Any:
-    return weakref.proxy(Family())
 
 
 def computed() -> torch.Tensor:
