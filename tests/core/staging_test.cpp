@@ -15,34 +15,6 @@
 namespace zerocopy::test::staging_test {
 namespace {
 
-constexpr std::uint64_t kMiB = std::uint64_t{1} << 20U;
-
-std::byte pattern(std::uint64_t offset) { return static_cast<std::byte>(offset * 7 + (offset >> 12U)); }
-
-// Each byte is computed from its offset. Reads beyond `fails_from` fail.
-class MadeUpSource final : public Source {
- public:
-  explicit MadeUpSource(std::uint64_t size) : size_(size) {}
-
-  std::uint64_t size() const noexcept override { return size_; }
-  void require_unchanged() const override {}
-  void require_in_place() const override {}
-
-  std::uint64_t fails_from = ~std::uint64_t{0};
-  mutable std::atomic<int> reads = 0;
-
- private:
-  void fill(std::uint64_t offset, std::span<std::byte> into) const override {
-    ++reads;
-    if (offset + into.size() > fails_from) throw FileError(EIO, "made up");
-    for (std::size_t i = 0; i < into.size(); ++i) into[i] = pattern(offset + i);
-  }
-
-  std::uint64_t size_;
-};
-
-TransferOptions transfer_options(unsigned threads) { return {.threads = threads, .on_progress = {}}; }
-
 // Aligned slots with guard bytes behind them, to detect writes past the end.
 class Slots {
  public:
@@ -135,45 +107,6 @@ TEST(StagingPlan, CopiesEveryByte) {
   }
 }
 
-TEST(StagingPlan, AlignedStoragesNeedOneCopyPerChunk) {
-  const MadeUpSource source(256 * kMiB);
-  std::vector<StagedStorage> staged_storages;
-  for (std::uint64_t i = 0; i < 5000; ++i) staged_storages.push_back({&source, {64 + i * 20'480, 20'000}});
-  const StagingPlan staging = plan_staging(staged_storages);
-  for (const Chunk& chunk : staging.chunks) EXPECT_EQ(chunk.copies.size(), 1U);
-  EXPECT_LT(staging.chunks.size(), 10U);
-  EXPECT_EQ(staging.slot_size, kMaxSlot);
-  // This alignment suits O_DIRECT.
-  const SlotRead& fill = staging.chunks[3].reads[1];
-  EXPECT_EQ(fill.extent.offset % kSlotAlignment, fill.at % kSlotAlignment);
-  EXPECT_EQ(fill.extent.offset % kSlotAlignment, 0U);
-  EXPECT_EQ(fill.extent.size, kRequest);
-}
-
-TEST(StagingPlan, EmptyStorages) {
-  const MadeUpSource source(10);
-  EXPECT_TRUE(plan_staging({}).chunks.empty());
-  const std::vector<StagedStorage> staged_storages = {
-      {&source, {10, 0}}, {&source, {3, 7}}, {&source, {0, 0}}, {&source, {3, 7}}};
-  const StagingPlan staging = plan_staging(staged_storages);
-  EXPECT_EQ(staging.slot_size, kMinSlot);
-  expect_all_there(staged_storages, staging, carry(staging, 16, 1));
-  const std::vector<StagedStorage> outside = {{&source, {3, 8}}};
-  EXPECT_THROW(plan_staging(outside), FormatError);
-}
-
-TEST(SlotReader, FirstErrorStopsReading) {
-  for (const unsigned threads : {1U, 4U}) {
-    MadeUpSource source(64 * kMiB);
-    source.fails_from = 20 * kMiB;
-    const std::vector<StagedStorage> staged_storages = {{&source, {0, 64 * kMiB}}};
-    const StagingPlan staging = plan_staging(staged_storages);
-    ASSERT_GT(staging.chunks.size(), 4U);
-    EXPECT_THROW(carry(staging, threads, 2), FileError);
-    EXPECT_LE(source.reads, 12);
-  }
-}
-
 TEST(SlotReader, WritesOnlyToLentSlots) {
   const MadeUpSource source(32 * kMiB);
   const std::vector<StagedStorage> staged_storages = {{&source, {0, 32 * kMiB}}};
@@ -186,27 +119,6 @@ TEST(SlotReader, WritesOnlyToLentSlots) {
   const int reads = source.reads;
   reader.stop();
   EXPECT_EQ(source.reads, reads) << "of other chunks, which were lent nothing, nothing is read";
-}
-
-TEST(SlotReader, CallerCanStop) {
-  struct Interrupt {};
-  const MadeUpSource source(32 * kMiB);
-  const std::vector<StagedStorage> staged_storages = {{&source, {0, 32 * kMiB}}};
-  const StagingPlan staging = plan_staging(staged_storages);
-  for (const unsigned threads : {1U, 4U}) {
-    Slots slots(1, staging.slot_size);
-    SlotReader reader(staging.chunks,
-                      {.threads = threads, .on_progress = [](std::uint64_t) { throw Interrupt(); }});
-    reader.lend(slots.take());
-    EXPECT_THROW(
-        {
-          reader.wait(0);
-          // The first chunk was filled before the check. The second has no slot, so it cannot be
-          // filled.
-          reader.wait(1);
-        },
-        Interrupt);
-  }
 }
 
 }  // namespace

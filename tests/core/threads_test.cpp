@@ -134,14 +134,12 @@ TEST(Threads, ArchivesOfOneFile) {
 
 // Windows are shared by neighbours, and given back with the last region in them.
 TEST(Threads, WindowsOfOneFile) {
-  constexpr std::uint64_t kMebibyte = std::uint64_t{1} << 20U;
-  const TemporaryFile file("0" + std::string(kMebibyte - 1, ' ') + "1" + std::string(kMebibyte - 1, ' ') +
-                           "2");
+  const TemporaryFile file("0" + std::string(kMiB - 1, ' ') + "1" + std::string(kMiB - 1, ' ') + "2");
   WindowMapper windows(std::make_shared<const File>(file.open()), 0, Mode::copy_on_write);
   on_threads([&](int n) {
     for (int i = 0; i < 1000; ++i) {
       const int at = (i * (n + 1)) % 3;
-      EXPECT_EQ(windows.region({static_cast<std::uint64_t>(at) * kMebibyte, 1}).bytes().text(),
+      EXPECT_EQ(windows.region({static_cast<std::uint64_t>(at) * kMiB, 1}).bytes().text(),
                 std::to_string(at));
     }
   });

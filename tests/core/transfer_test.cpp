@@ -13,8 +13,6 @@
 namespace zerocopy::test::transfer_test {
 namespace {
 
-constexpr std::uint64_t kMiB = std::uint64_t{1} << 20U;
-
 // Returns the number of live threads that called this function, with the caller. Joined threads are
 // not counted, unlike in /proc/self/task, nor are a sanitizer's own threads.
 std::size_t threads_seen() {
@@ -26,30 +24,6 @@ std::size_t threads_seen() {
   thread_local const Presence presence;
   return alive;
 }
-
-std::byte pattern(std::uint64_t offset) { return static_cast<std::byte>(offset * 7 + (offset >> 12U)); }
-
-// A source whose bytes are computed from their offsets. Reads beyond `fails_from` fail.
-class MadeUpSource final : public Source {
- public:
-  MadeUpSource(std::uint64_t size, TransferOptions options) : Source(std::move(options)), size_(size) {}
-
-  std::uint64_t size() const noexcept override { return size_; }
-  void require_unchanged() const override {}
-  void require_in_place() const override {}
-
-  std::uint64_t fails_from = ~std::uint64_t{0};
-
- private:
-  void fill(std::uint64_t offset, std::span<std::byte> into) const override {
-    if (offset + into.size() > fails_from) throw FileError(EIO, "made up");
-    for (std::size_t i = 0; i < into.size(); i += 509) into[i] = pattern(offset + i);
-  }
-
-  std::uint64_t size_;
-};
-
-TransferOptions transfer_options(unsigned threads) { return {.threads = threads, .on_progress = {}}; }
 
 TEST(Transfer, MovesEachByteOnce) {
   for (const unsigned threads : {1U, 2U, 16U}) {
@@ -136,7 +110,7 @@ TEST(Transfer, CallerCanStop) {
 }
 
 TEST(Transfer, ASourceReadsManyRanges) {
-  const MadeUpSource source(100 * kMiB, transfer_options(4));
+  const MadeUpSource source(100 * kMiB, 4);
   const Region one = source.read(Extent{5, 9 * kMiB});
   EXPECT_EQ(one.data()[0], pattern(5));
   EXPECT_EQ(one.data()[kRequest - 5], pattern(kRequest));
@@ -145,7 +119,7 @@ TEST(Transfer, ASourceReadsManyRanges) {
 }
 
 TEST(Batch, NeighboursShareMemoryAndKeepTheirAlignment) {
-  const MadeUpSource source(64 * kMiB, transfer_options(4));
+  const MadeUpSource source(64 * kMiB, 4);
   const std::vector<RecordRead> record_reads = {{{30 * kMiB, 12 * kMiB}, 4},  // large, so it is read alone
                                                 {{64, 640}, 4},
                                                 {{1024, 64}, 8},
@@ -164,17 +138,6 @@ TEST(Batch, NeighboursShareMemoryAndKeepTheirAlignment) {
   EXPECT_TRUE(regions[1].owner() == regions[2].owner());
   EXPECT_FALSE(regions[1].owner() == regions[3].owner());
   EXPECT_FALSE(regions[1].owner() == regions[5].owner());
-}
-
-TEST(Batch, ErrorInTheMiddle) {
-  MadeUpSource source(64 * kMiB, transfer_options(4));
-  source.fails_from = 40 * kMiB;
-  const std::vector<RecordRead> good = {{{0, 20 * kMiB}, 4}};
-  const std::vector<RecordRead> bad = {{{0, 20 * kMiB}, 4}, {{30 * kMiB, 20 * kMiB}, 4}};
-  EXPECT_EQ(read_batch(source, good).size(), 1U);
-  EXPECT_THROW(read_batch(source, bad), FileError);
-  const std::vector<RecordRead> outside = {{{0, 20 * kMiB}, 4}, {{60 * kMiB, ~std::uint64_t{0}}, 4}};
-  EXPECT_THROW(read_batch(source, outside), FormatError);
 }
 
 }  // namespace

@@ -141,17 +141,6 @@ def test_paths_that_make_many_more_dicts_than_they_spell_out_are_refused(writer:
     assert "far more dicts" in refusal(writer)
 
 
-def test_two_names_for_one_place_are_refused(writer: Writer) -> None:
-    for paths in ((("a",), ("a", "b")), (("a", "b"), ("a",)), (("a",), ("a",))):
-        writer.paths["weight"], writer.paths["step"] = paths
-        assert "step belongs where something else is" in refusal(writer)
-
-
-def test_item_of_a_list_without_the_items_before_is_refused(writer: Writer) -> None:
-    writer.paths["weight"], writer.paths["step"] = ("list", 0), ("list", 10**6)
-    assert "step is item 1000000 of a list of which 1 item came before: at most 1024" in refusal(writer)
-
-
 def test_one_far_item_of_a_whole_list_is_chosen(writer: Writer) -> None:
     for i in range(1500):
         writer.add(f"list.{i}", torch.tensor(i), ("list", i))

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import gc
-import io
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import Saver, maps_of
-from containers import CONTAINERS
 
 import zerocopy
 from zerocopy.display import shown
@@ -104,16 +102,6 @@ def test_filters_and_conversions_are_kept(paths: tuple[Path, Path, Path]) -> Non
     assert list(merged) == ["body.weight", "body.tied", "body.row", "new"]
     assert merged.get_tensor("body.row").dtype == torch.bfloat16 and merged["new"].dtype == torch.float32
     assert merged.metadata() == {}
-
-
-def test_sources(paths: tuple[Path, Path, Path], tmp_path: Path) -> None:
-    path = tmp_path / "x.pt"
-    for make in CONTAINERS.values():
-        path.write_bytes(content := make(TUNED))
-        with path.open("rb") as file:
-            for source in (path, str(path), content, io.BytesIO(content), file):
-                merged = zerocopy.overlay(paths[0], source)
-                assert merged.get_tensor("head").tolist() == [1, 1] and merged.metadata()["step"] == 2
 
 
 def test_mappings_of_tensors(paths: tuple[Path, Path, Path]) -> None:

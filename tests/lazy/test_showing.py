@@ -11,13 +11,6 @@ from html_cells import Cells
 import zerocopy
 
 STATE = {"model": {"weight": torch.ones(100, 10), "bias": torch.ones(10)}, "step": 7, "ema": [torch.ones(2)]}
-HOSTILE = {
-    "\x1b[31m": torch.ones(1),
-    "a\nb": torch.ones(2),
-    "\u202e": torch.ones(3),
-    "<b>&": torch.ones(4),
-    "": torch.ones(5),
-}
 
 
 def test_outline(save: Saver) -> None:
@@ -60,16 +53,6 @@ def test_table(save: Saver) -> None:
     text = zerocopy.open(save([torch.ones(100), torch.ones(25), torch.ones(0)]))._repr_html_()
     bars = [part.partition("%")[0] for part in text.split("height:0.8em;width:")[1:]]
     assert bars == ["100.0", "25.0", "0.0"]
-
-
-def test_names_are_escaped(save: Saver) -> None:
-    checkpoint = zerocopy.open(save(HOSTILE))
-    assert len(checkpoint) == 5
-    assert len(checkpoint.tree().splitlines()) == 6
-    assert checkpoint.tree().replace("\n", "").isprintable()
-    page = checkpoint._repr_html_()
-    assert page.isprintable() and set(Cells(page).tags) <= {"table", "caption", "tr", "th", "td", "div"}
-    assert "<b>&" in Cells(page).cells
 
 
 def test_what_is_shown_is_bounded(save: Saver) -> None:

@@ -56,16 +56,6 @@ def test_a_module_among_the_values(save: Saver, tmp_path: Path, zip: bool) -> No
     assert cli.main(["show", str(path), "net.0.bias"]) == 0 and cli.main(["scan", str(path)]) == 1
 
 
-@pytest.mark.parametrize("name", ["out.pt", "out.safetensors"])
-def test_convert_with_stubs_leaves_the_objects_out(
-    name: str, path: Path, tmp_path: Path, caplog: Any
-) -> None:
-    zerocopy.convert(path, tmp_path / name, unknown="stub")
-    assert "args" in caplog.text
-    with zerocopy.open(tmp_path / name) as checkpoint:
-        assert sorted(checkpoint) == ["args.start", "model.weight"] and "args" not in checkpoint.metadata()
-
-
 @pytest.mark.parametrize("call", [zerocopy.open, zerocopy.lazy_load])
 def test_unknown_refuses_by_default_and_wrong_values(call: Any, path: Path) -> None:
     with pytest.raises(Exception, match=r"argparse\.Namespace"):

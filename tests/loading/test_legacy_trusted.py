@@ -48,17 +48,6 @@ def test_source_of_a_module_is_never_opened(save: Saver, monkeypatch: pytest.Mon
     assert opened == [] and list(path.parent.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("step", [9, pytest.param(1, marks=pytest.mark.slow("every cut"))])
-@pytest.mark.parametrize("weights_only", [True, False])
-def test_every_cut_of_a_file_is_a_format_error(tmp_path: Path, weights_only: bool, step: int) -> None:
-    whole = saved_bytes({"weight": torch.arange(20.0), "more": [torch.ones(3), "text", 7]}, **LEGACY)
-    path = tmp_path / "cut.pt"
-    for length in range(0, len(whole), step):
-        path.write_bytes(whole[:length])
-        with pytest.raises(zerocopy.FormatError, match=r"cut\.pt"):
-            zerocopy.load(path, weights_only=weights_only)
-
-
 class OnlyTensors(zerocopy.Unpickler):
     """A subclass as the documentation of the class advises."""
 

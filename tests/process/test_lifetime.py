@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import gc
-import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from conftest import Child, Saver, lies_in_mapping, maps_of, saved_bytes
-from equality import assert_same, untyped
+from conftest import Child, Saver, maps_of
+from equality import untyped
 
 import zerocopy
 
@@ -22,16 +20,6 @@ STATE = {f"layer.{i}": torch.full((3000,), float(i)) for i in range(20)}
 @pytest.fixture
 def path(save: Saver) -> Path:
     return save(STATE)
-
-
-@BOTH
-def test_one_mapping_and_no_descriptor(path: Path, weights_only: bool) -> None:
-    before = set(Path("/proc/self/fd").iterdir())
-    loaded = zerocopy.load(path, weights_only=weights_only)
-    assert len(maps_of(path)) == 1
-    assert all(lies_in_mapping(tensor.data_ptr(), path) for tensor in loaded.values())
-    assert len({untyped(tensor)._cdata for tensor in loaded.values()}) == len(STATE), "one storage a record"
-    assert set(Path("/proc/self/fd").iterdir()) == before
 
 
 @BOTH
@@ -48,32 +36,6 @@ def test_unmapped_when_the_last_tensor_goes(path: Path, weights_only: bool) -> N
     del storage
     gc.collect()
     assert maps_of(path) == []
-
-
-@BOTH
-def test_nothing_stays_mapped_after_a_failed_load(path: Path, weights_only: bool) -> None:
-    def place(storage: Any, tag: str) -> Any:
-        raise RuntimeError("no place")
-
-    with pytest.raises(RuntimeError, match="no place"):
-        zerocopy.load(path, place, weights_only=weights_only)
-    gc.collect()
-    assert maps_of(path) == []
-
-
-def test_outlives_unlink(path: Path) -> None:
-    loaded = zerocopy.load(path)
-    path.unlink()
-    gc.collect()
-    assert_same(loaded, STATE)
-    loaded["layer.3"].add_(1)
-    assert loaded["layer.3"][0] == 4
-
-
-def test_outlives_its_file_object(path: Path) -> None:
-    with path.open("rb") as file:
-        loaded = zerocopy.load(file)
-    assert_same(loaded, STATE)
 
 
 def test_safe_globals_of_one_thread_are_not_those_of_another(save: Saver) -> None:
@@ -102,37 +64,3 @@ def test_fork_after_load(path: Path, forked_whole: Child) -> None:
     """
     done = forked_whole(code, path)
     assert done.stdout.strip() == "fine", done.stderr
-
-
-class TestBufferOwners:
-    """A storage over a buffer holds it, and lets it go with the last tensor."""
-
-    class Bytes(bytearray):
-        """A bytearray that can be watched."""
-
-    def test_released_with_the_last_tensor(self) -> None:
-        buffer = self.Bytes(64)
-        watch = weakref.ref(buffer)
-        tensor = torch.empty(0, dtype=torch.int32).set_(zerocopy.untyped_storage(buffer), 0, (16,), (1,))
-        view = tensor[3:5].view(2, 1)
-        del buffer, tensor
-        gc.collect()
-        assert watch() is not None and view.tolist() == [[0], [0]]
-        del view
-        assert watch() is None
-
-    @pytest.mark.parametrize("mode", ["r", "r+"])
-    def test_load_over_a_buffer(self, mode: str) -> None:
-        buffer = self.Bytes(
-            saved_bytes({"a": torch.ones(4, dtype=torch.uint8), "b": torch.zeros(2, dtype=torch.int8)})
-        )
-        watch = weakref.ref(buffer)
-        loaded = zerocopy.load(buffer, mode=mode)
-        del buffer
-        kept = loaded["b"]
-        del loaded
-        gc.collect()
-        assert watch() is not None and kept.tolist() == [0, 0]
-        del kept
-        gc.collect()
-        assert watch() is None
