@@ -6,7 +6,6 @@ import inspect
 import io
 import logging
 import pickle
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -61,16 +60,6 @@ def test_on_and_off(linear: Path) -> None:
         assert is_served(linear)
     zerocopy.unpatch()
     assert torch.jit.load is ORIGINAL and not is_served(linear)
-
-
-def test_one_thread(linear: Path) -> None:
-    served = []
-    with zerocopy.patched(jit=True, thread_local=True):
-        thread = threading.Thread(target=lambda: served.append(is_served(linear)))
-        thread.start()
-        thread.join()
-        assert is_served(linear)
-    assert served == [False]
 
 
 def test_signature_name_and_documentation() -> None:
@@ -140,14 +129,6 @@ def test_answers_are_the_originals(linear: Path) -> None:
         with zerocopy.patched(jit=True):
             ours = said(call, torch.jit.load)
         assert ours == said(call, ORIGINAL), name
-
-
-def test_extra_files(linear: Path) -> None:
-    ours, stock = {"a": "", "none": 5}, {"a": "", "none": 5}
-    with zerocopy.patched(jit=True):
-        torch.jit.load(linear, _extra_files=ours)
-    ORIGINAL(str(linear), _extra_files=stock)
-    assert ours == stock
 
 
 def test_call_left_to_torch_jit_is_logged(linear: Path, caplog: pytest.LogCaptureFixture) -> None:

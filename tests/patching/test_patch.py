@@ -60,23 +60,6 @@ def in_thread(call: Any) -> Any:
 # ------------------------------------------------------------------------------ on and off
 
 
-@pytest.mark.slow("starts a Python")
-def test_import_changes_nothing(child: Child) -> None:
-    code = """
-        import pickle, torch
-        modules = (torch, torch.serialization, torch.jit, pickle)
-        before = {(m.__name__, n): v for m in modules for n, v in vars(m).items()}
-        import zerocopy
-        for m in modules:
-            for n, v in vars(m).items():
-                assert before[m.__name__, n] is v, (m, n)
-        print("same")
-    """
-    done = child(code)
-    assert done.stdout == "same\n", done.stderr
-    assert not done.stderr
-
-
 def test_patch_and_unpatch(save: Saver) -> None:
     path = save(STATE)
     assert not zerocopy.is_patched() and not is_served(path)

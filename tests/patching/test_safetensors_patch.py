@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import logging
-import sys
 from collections.abc import Iterator
 from inspect import signature
 from pathlib import Path
@@ -60,18 +59,6 @@ def test_on_and_off(path: Path) -> None:
     with zerocopy.patched(safetensors=True):
         assert is_served(path)
     assert not is_served(path)
-
-
-def test_early_references(path: Path) -> None:
-    early = type(package)("early")
-    early.load_file = package.load_file
-    sys.modules["early"] = early
-    try:
-        with zerocopy.patched(safetensors=True, rebind=True):
-            assert early.load_file is package.load_file is not ORIGINALS[2]
-        assert early.load_file is ORIGINALS[2]
-    finally:
-        del sys.modules["early"]
 
 
 def test_load_file(path: Path) -> None:
