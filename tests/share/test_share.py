@@ -526,6 +526,18 @@ def test_changed_source_makes_a_new_result(tmp_path: Path, way: str) -> None:
     assert second != first and second == share.load(function, hidden(tmp_path))
 
 
+def test_times_of_a_listed_folder_do_not_count(tmp_path: Path) -> None:
+    two_files(tmp_path)
+    age(tmp_path)
+    first = share.load(sources.newest, hidden(tmp_path))
+    taken = [entry.seconds for entry in sharing.entries()]
+    (tmp_path / "a7").touch()
+    (tmp_path / "a7").unlink()
+    (tmp_path / "__pycache__").mkdir()
+    assert share.load(sources.newest, hidden(tmp_path)) == first
+    assert [entry.seconds for entry in sharing.entries()] == taken, "the function was not called again"
+
+
 @pytest.mark.parametrize("function", [sources.by_libc, sources.by_stdio])
 def test_file_that_native_code_opens_in_a_folder_that_is_named_counts(
     tmp_path: Path, function: Callable[[str], bytes]
