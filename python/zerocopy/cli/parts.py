@@ -54,7 +54,7 @@ def read_part(path: str, entry: Entry, index: tuple[Any, ...]) -> torch.Tensor:
         with open_checkpoint(path, unknown="stub", device="cpu") as checkpoint:
             if entry.name not in checkpoint:
                 raise Trouble(
-                    f"{entry.name} takes {entry.made_by}, which this release of torch does not allow to a file"
+                    f"{entry.name} takes a class or function that is not on the allow-list: zerocopy scan names it"
                 )
             if index == (...,):
                 return checkpoint.get_tensor(entry.name)
