@@ -37,7 +37,8 @@ void Machine::step_for_stubs() {
   }
 }
 
-// pickle calls a setter of state as setter(object, state), and drops what it returns.
+// pickle calls a setter of state as setter(object, state), and drops what it returns. It also drops
+// getattr(object, name), where the object holds that bound method itself: the state has made it already.
 void Machine::drop() {
   if (stack_.is_at_mark()) {
     stack_.take_since_mark();
@@ -46,7 +47,7 @@ void Machine::drop() {
   const Value dropped = pop();
   if (!dropped.is(Kind::object) || &dropped.node() != last_call_) return;
   const auto& arguments = dropped.as<Object>().arguments->items;
-  if (arguments.size() != 2 || !arguments[0].is(Kind::object)) return;
+  if (arguments.size() != 2 || !arguments[0].is(Kind::object) || arguments[1].is(Kind::text)) return;
   document_.charge_state(arguments[1]);
   add_step(arguments[0].as<Object>(), Object::Effect::state, arguments[1]);
 }

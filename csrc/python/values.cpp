@@ -1,6 +1,7 @@
 #include "python/values.h"
 
 #include <string_view>
+#include <utility>
 
 #include "memory/errors.h"
 #include "python/buffer.h"
@@ -39,12 +40,20 @@ py::object Values::value(const Value& value) {
 
 py::object Values::node(const Node& node) {
   py::object& slot = made_[node.slot];
-  if (slot.is(in_progress_)) throw UnsupportedError("pickle: a value is among its own arguments");
-  if (slot) return slot;
+  const bool is_again = slot.is(in_progress_) && node.kind == Kind::object;
+  if (slot && !is_again) {
+    if (!slot.is(in_progress_) && !slot.is(made_again_)) return slot;
+    throw UnsupportedError("pickle: a value is among its own arguments");
+  }
   if (++depth_ > Document::kMaxNesting) throw FormatError(Document::kNestingMessage);
-  slot = in_progress_;
-  slot = make(node);
-  finish(node, slot);
+  // A state that is set on an argument may refer to the result, as that of an object that holds a bound
+  // method of itself. The argument exists by then, so the result is made from it, as pickle does.
+  slot = is_again ? made_again_ : in_progress_;
+  py::object made = make(node);
+  if (slot.is(in_progress_) || slot.is(made_again_)) {
+    slot = std::move(made);
+    finish(node, slot);
+  }
   --depth_;
   return slot;
 }

@@ -57,8 +57,9 @@ class Values {
   pybind11::object set(const Sequence& sequence);
 
   BuiltObjects made_;
-  // Marks a node that is being built. No pickle can produce Ellipsis.
+  // Mark a node that is being built, and one that is being built within that. No pickle can produce these.
   const pybind11::object in_progress_ = pybind11::reinterpret_borrow<pybind11::object>(Py_Ellipsis);
+  const pybind11::object made_again_ = pybind11::reinterpret_borrow<pybind11::object>(Py_NotImplemented);
   int depth_ = 0;
 };
 

@@ -57,6 +57,25 @@ def test_legacy_module_with_its_source(tmp_path):
     assert_same(stub.state["_parameters"]["weight"], net.weight)
 
 
+class Schedule:
+    """As torch's OneCycleLR, whose state has a bound method of an object that holds the method itself."""
+
+    def __init__(self):
+        self.anneal = self.cosine
+
+    def cosine(self):
+        pass
+
+
+def test_bound_method_of_an_object_that_holds_it():
+    file = saved_bytes({"anneal": Schedule().anneal, "weight": torch.ones(3)})
+    for loaded in (stubbed(file), zerocopy.lazy_load(io.BytesIO(file), unknown="stub")):
+        schedule, attribute = loaded["anneal"].arguments
+        assert (schedule.callable, attribute) == (unknown(__name__, "Schedule"), "cosine")
+        assert set(schedule.state) == {"anneal"} and schedule.state["anneal"] is loaded["anneal"]
+        assert torch.equal(loaded["weight"] + 0, torch.ones(3))
+
+
 def test_everything_that_is_done_to_an_object_is_kept():
     obj = new(name("lost.module", "Class"), 1, "two")
     filled = a.Code(obj + b"K\3a" + a.code("key") + a.code(a.tensor()) + b"s" + a.code({"step": 4}) + b"b")
