@@ -6,8 +6,10 @@ import importlib
 import json
 import os
 import pickle
+import shutil
 import subprocess
 import sys
+import time
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +17,9 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import Child
 
+from zerocopy import share
 from zerocopy.share.conditions import namespaces, program
 
 NAME = "zc_own_module"
@@ -129,6 +133,75 @@ def test_changes_of_a_module_are_noticed(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.syspath_prepend(tmp_path)
     assert noticed(tmp_path, CHANGES) == list(CHANGES)
     assert noticed(tmp_path, UNNOTICED) == []
+
+
+VALUES = """
+import functools, pathlib, re, torch
+DTYPE, FOLDER, PATTERN = torch.float32, pathlib.Path("small"), re.compile("small")
+class Plain:
+    def __init__(self, size): self.size = size
+PLAIN = Plain(1)
+@functools.lru_cache
+def scale(): return 1
+"""
+BUILDS = """
+import torch
+from {values} import DTYPE, FOLDER, PATTERN, PLAIN
+@torch.no_grad()
+def weights(): return [0.5]
+def build(sizes=(1, 2)):
+    from {values} import scale
+    return DTYPE, str(FOLDER), PATTERN.pattern, PLAIN.size, scale(), weights(), sizes
+"""
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "float32->float16",
+        '"small")->"large")',
+        "Plain(1)->Plain(2)",
+        "return 1->return 2",
+        "0.5->1.5",
+        "1, 2->1, 3",
+    ],
+)
+def test_edit_of_a_source_file_counts_whatever_its_kind(tmp_path: Path, forked: Child, edit: str) -> None:
+    """Of a module that the function's module imports, too; in the next process."""
+    files = [tmp_path / "zc_values.py", tmp_path / "zc_builds.py"]
+    for file, text in zip(files, (VALUES, BUILDS), strict=True):
+        file.write_text(text.format(values="zc_values"))
+    code = """
+        import sys
+        sys.path.insert(0, sys.argv[1])
+        import zc_builds
+        from zerocopy import share
+        assert share.load(zc_builds.build) == zc_builds.build()
+        print(len(share.status()))
+    """
+
+    def count(folder: Path) -> int:
+        time.sleep(0.05)
+        done = forked(code, folder, ZEROCOPY_CACHE=str(tmp_path / "cache"))
+        assert done.returncode == 0, done.stderr
+        return int(done.stdout)
+
+    assert [count(tmp_path), count(tmp_path)] == [1, 1]
+    shutil.copytree(tmp_path, tmp_path / "other", ignore=shutil.ignore_patterns("cache", "__pycache__"))
+    for file in files:
+        file.write_text(file.read_text().replace(*edit.split("->")))
+    assert [count(tmp_path), count(tmp_path / "other"), count(tmp_path)] == [2, 3, 3]
+
+
+def test_edit_while_the_program_runs_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZEROCOPY_CACHE", str(tmp_path / "cache"))
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "zc_edited.py").write_text("def build(): return 1")
+    module = importlib.import_module("zc_edited")
+    time.sleep(0.02)
+    assert share.load(module.build) == 1
+    assert not share.status()
+    del sys.modules["zc_edited"]
 
 
 def test_body_of_a_function_counts_and_its_place_does_not(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 import pickle
 import sys
 import textwrap
@@ -79,6 +80,7 @@ class Library:
         Library.count += 1
         self.name = f"mine_{Library.count}"
         (folder / f"{self.name}.py").write_text(MODULE)
+        os.utime(folder / f"{self.name}.py", (0, 0))  # not while the program runs
         self.config = folder / "share.cfg"
         self.config.write_text(LINES.format(Library.count))
 

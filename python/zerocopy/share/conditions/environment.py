@@ -92,6 +92,13 @@ class _HeardEnviron(os._Environ):  # type: ignore[type-arg]
                 note(os.fsdecode(name))
         return super().__getitem__(name)
 
+    def __iter__(self) -> Iterator[Any]:
+        # Whoever looks through all names learns also which are missing.
+        for note in self.notes:
+            for name in _SESSION:
+                note(name)
+        return super().__iter__()
+
 
 class _HeardArguments(list[str]):
     """``sys.argv`` while reads of it are noted."""

@@ -109,6 +109,7 @@ def of_own_modules(names: Iterable[str]) -> Namespaces:
         if not is_own(name):
             continue
         own.add(name)
+        left += [*_packages(name), *program.imports_of(module)]
         for value in list(vars(module).values()):
             used = (
                 value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)

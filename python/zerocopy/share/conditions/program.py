@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import functools
 import importlib.machinery
+import importlib.util
 import os
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,6 +44,20 @@ _FOLDERS = (
 _LIBRARIES = tuple({f"{path}/" for folder in _FOLDERS for path in (folder, os.path.realpath(folder))})
 
 
+_STARTUP = 0.02  # seconds: a tick of the kernel's clock, and the start of Python itself
+
+
+@functools.cache
+def started(process: int) -> int:
+    """Return a time before which a process imported no module, in nanoseconds since 1970."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return time.time_ns()
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return time.time_ns() - int((age - _STARTUP) * 1e9)
+
+
 def is_of_package(path: str) -> bool:
     """Return whether an absolute path belongs to an installed package."""
     # Calling sysconfig and site takes a client some ten milliseconds.
@@ -71,6 +89,25 @@ def origin_of(module: Any) -> Origin | None:
         return _tidy(path)
     folders = getattr(module, "__path__", None)
     return None if folders is None else [_tidy(str(folder)) for folder in folders]
+
+
+def imports_of(module: Any) -> set[str]:
+    """Return the names of modules that a module's source file imports, also within functions."""
+    path = getattr(module, "__file__", None)
+    names = set[str]()
+    try:
+        parsed = ast.parse(Path(path).read_bytes()) if isinstance(path, str) else None
+    except (OSError, SyntaxError, ValueError):  # of an archive, or of compiled code
+        return names
+    for node in ast.walk(parsed) if parsed else ():
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            with contextlib.suppress(ImportError):  # beyond the outermost package
+                relative = "." * node.level + (node.module or "")
+                base = importlib.util.resolve_name(relative, module.__package__)
+                names.update((base, *(f"{base}.{alias.name}" for alias in node.names)))
+    return names
 
 
 def found(name: str, entries: Iterable[str]) -> Origin | None:

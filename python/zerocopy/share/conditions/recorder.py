@@ -82,6 +82,8 @@ class Recording:
         enter(self._reads.heard())
         enter(self.messages.heard())
         self._watcher = enter(Watcher.watching(self._named))
+        for name in self._own:
+            self._add_source(name.removesuffix(":"), is_imported=True)
         enter(hearing.hub.heard(self))
         return self
 
@@ -212,7 +214,8 @@ class Recording:
 
     def _modules(self) -> tuple[dict[str, program.Origin], list[str]]:
         """Return where the program's own modules came from, and the names of all."""
-        names = {name.partition(".")[0] for name in sys.modules.keys() - self._baseline} | self._missing
+        used = (sys.modules.keys() - self._baseline) | {name.removesuffix(":") for name in self._own}
+        names = {name.partition(".")[0] for name in used} | self._missing
         names -= {"__main__", "__mp_main__", "zerocopy"}
         own: dict[str, program.Origin] = {}
         for name in names:
@@ -224,11 +227,14 @@ class Recording:
                 own[name] = origin
         return own, sorted(names)
 
-    def _add_source(self, name: str) -> None:
-        """Add a module's source file, because Python may have read its bytecode file instead."""
+    def _add_source(self, name: str, is_imported: bool = False) -> None:
+        """Add a module's source file: what it has by a name may be of a kind that is not compared."""
         path = program.origin_of(sys.modules.get(name))
         if isinstance(path, str) and program.is_own(path) and (path, "file") not in self._rows:
             self.looked(path, False)
+            row = self._rows.get((path, "file"))
+            if is_imported and row is not None and row[5] > program.started(os.getpid()):
+                self._doubt = f"{path} was changed after the program began"
 
     def _add_packages(self, modules: set[str]) -> None:
         """Add a file of each installed package, because another release has a different file."""
