@@ -54,14 +54,14 @@ NEEDED = {
 #: Names that some releases lack. From paths to what zerocopy does without the name.
 OPTIONAL = {
     "torch._C._SetExcludeDispatchKeyGuard": "1.13: torch applies the bits of lazy tensors itself",
-    "torch._C._aoti.AOTIModelPackageLoader": "before 2.9: packages of AOTInductor are not loaded",
+    "torch._C._aoti.AOTIModelPackageLoader": "packages of AOTInductor need PyTorch 2.9 or later",
     "torch._C._pickle_load_obj": "objects of custom classes in programs are not loaded",
-    "torch._export.serde.schema.ExportedProgram": "before 2.9: programs of torch.export are not loaded",
-    "torch._export.serde.serialize.ExportedProgramDeserializer": "before 2.9: programs of torch.export are not loaded",
-    "torch._export.serde.serialize.serialize": "before 2.9: programs of torch.export are not shared",
-    "torch._export.serde.serialize._bytes_to_dataclass": "before 2.9: programs of torch.export are not loaded",
-    "torch.export.pt2_archive._package.AOTICompiledModel": "before 2.9: packages of AOTInductor are not loaded",
-    "torch.export.pt2_archive.constants.WEIGHTS_CONFIG_FILENAME_FORMAT": "before 2.9: no such archives",
+    "torch._export.serde.schema.ExportedProgram": "programs of torch.export need PyTorch 2.9 or later",
+    "torch._export.serde.serialize.ExportedProgramDeserializer": "programs of torch.export need PyTorch 2.9 or later",
+    "torch._export.serde.serialize.serialize": "programs of torch.export need PyTorch 2.9 or later",
+    "torch._export.serde.serialize._bytes_to_dataclass": "programs of torch.export need PyTorch 2.9 or later",
+    "torch.export.pt2_archive._package.AOTICompiledModel": "packages of AOTInductor need PyTorch 2.9 or later",
+    "torch.export.pt2_archive.constants.WEIGHTS_CONFIG_FILENAME_FORMAT": "programs of torch.export need 2.9 or later",
     "torch._C._functorch": "1.13: there are no transforms of torch.func",
     "torch._C._get_mkldnn_enabled": "oneDNN counts as used",
     "torch._C._len_torch_dispatch_stack": "dispatch modes stay active",
@@ -107,6 +107,6 @@ def private(path: str) -> Any:
     """
     found = private_or_none(path)
     if found is None:
-        what = NEEDED.get(path) or OPTIONAL[path]
-        raise UnsupportedError(f"PyTorch {torch.__version__} has no {path}, which zerocopy needs for {what}")
+        what = f"zerocopy needs it for {NEEDED[path]}" if path in NEEDED else OPTIONAL[path]
+        raise UnsupportedError(f"PyTorch {torch.__version__} has no {path}: {what}")
     return found
