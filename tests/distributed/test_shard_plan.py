@@ -132,6 +132,11 @@ def test_shard_plan_with_wrong_arguments_names_the_expected(path: Path) -> None:
     strided = types.SimpleNamespace(dim=0, split_factor=2)  # as torch.distributed.tensor's _StridedShard
     with pytest.raises(zerocopy.UnsupportedError, match="wide: shard_plan cannot plan the placement"):
         shard_plan(path, (2, 2), {"wide": (strided, 0)})
+    with pytest.raises(KeyError, match="no tensor is named wid; close to it: wide"):
+        shard_plan(path, (2,), {"wid": (0,)})
+    for mesh, placements in ((2, (0,)), ((2,), {"wide": 0}), ((2,), ("rows",)), ((2,), (object(),))):
+        with pytest.raises(TypeError, match=r"expected (mesh|a (sequence of )?placement)"):
+            shard_plan(path, mesh, placements)
     with pytest.raises(ValueError, match="at least one rank"):
         shard_plan(path, (2, 0), {"wide": (0, 0)})
     with pytest.raises(ValueError, match="at least 1 rank per host, got 0"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -10,8 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from zerocopy import display
-from zerocopy.distributed.shards import box_of
-from zerocopy.errors import UnsupportedError
+from zerocopy.distributed.shards import box_of, split_of
 from zerocopy.lazy import opening
 from zerocopy.lazy.checkpoint import Checkpoint
 from zerocopy.lazy.reading.parts import CheckpointSource, Part, box, plan_of
@@ -243,6 +243,8 @@ def shard_plan(
 
     Raises
     ------
+    TypeError
+        The mesh is not a sequence of int, or a placement is none of those above.
     ValueError
         The mesh has another number of dimensions than the placements.
     IndexError
@@ -250,7 +252,9 @@ def shard_plan(
     zerocopy.UnsupportedError
         A placement is a strided shard, as FSDP2 over tensor parallelism has it. Also where
         ``zerocopy.open`` raises it.
-    KeyError, OSError, zerocopy.FormatError, pickle.UnpicklingError
+    KeyError
+        The mapping has a name that the checkpoint lacks.
+    OSError, zerocopy.FormatError, pickle.UnpicklingError
         Where ``zerocopy.open`` raises it.
 
     Examples
@@ -272,7 +276,11 @@ def shard_plan(
 
 
 def _sizes_of(mesh: Any) -> tuple[int, ...]:
-    sizes = tuple(mesh.mesh.shape) if hasattr(mesh, "mesh") else tuple(int(n) for n in mesh)
+    shape = mesh.mesh.shape if hasattr(mesh, "mesh") else mesh
+    try:
+        sizes = tuple(operator.index(n) for n in shape)
+    except TypeError:
+        raise TypeError(f"expected mesh to be a DeviceMesh or a sequence of int, got {mesh!r}") from None
     if not sizes or min(sizes) < 1:
         raise ValueError(f"expected a mesh with at least one rank, got {sizes}")
     return sizes
@@ -280,9 +288,11 @@ def _sizes_of(mesh: Any) -> tuple[int, ...]:
 
 def _planned(checkpoint: Checkpoint, sizes: tuple[int, ...], placements: Any) -> ShardPlan:
     source = CheckpointSource(checkpoint)
+    for name in placements if isinstance(placements, Mapping) else ():
+        checkpoint.info(name)  # raises KeyError for an unknown name
     tensors = []
     for info in checkpoint.tensors():
-        split = _split_of(info, placements, len(sizes))
+        split = split_of(info, placements, len(sizes))
         if split is not None:
             tensors.append(_Planned(info.name, info.nbytes, source.extents(info.name), split))
     files = {chunk.file for tensor in tensors if tensor.extents for chunk in tensor.extents.chunks}
@@ -307,34 +317,3 @@ def _length_of_union(intervals: list[_Intervals]) -> int:
     begin, order = torch.sort(begin)
     end = end[order].cummax(0).values
     return int((end[1:] - torch.maximum(begin[1:], end[:-1])).clamp(min=0).sum() + end[0] - begin[0])
-
-
-def _split_of(info: TensorInfo, placements: Any, dims: int) -> tuple[int | None, ...] | None:
-    if callable(placements):
-        found = placements(info)
-    elif isinstance(placements, Mapping):
-        found = placements.get(info.name)
-    else:
-        found = placements
-    if found is None:
-        return None
-    if len(found) != dims:
-        raise ValueError(
-            f"expected {dims} placements for {display.shown(info.name)}, one for each mesh dimension, got {len(found)}"
-        )
-    return tuple(_dim_of(info, placement) for placement in found)
-
-
-def _dim_of(info: TensorInfo, placement: Any) -> int | None:
-    dim = getattr(placement, "dim", None) if not isinstance(placement, int) else placement
-    if dim is None:
-        return None
-    if getattr(placement, "split_factor", 1) != 1:  # _StridedShard, of FSDP2 over tensor parallelism
-        raise UnsupportedError(
-            f"{display.shown(info.name)}: shard_plan cannot plan the placement {placement!r}"
-        )
-    if not -len(info.shape) <= dim < len(info.shape):
-        raise IndexError(
-            f"expected a dimension of {display.shown(info.name)}, of shape {tuple(info.shape)}, got {dim}"
-        )
-    return int(dim) % len(info.shape)

@@ -1,12 +1,18 @@
-"""``load_shard``: one rank's part of one tensor."""
+"""The part of a tensor that one rank has; ``load_shard`` reads it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import torch
 
+from zerocopy import display
 from zerocopy._typing import Device, File
+from zerocopy.errors import UnsupportedError
 from zerocopy.lazy import opening
 from zerocopy.lazy.checkpoint import Checkpoint
+from zerocopy.lazy.tensor_info import TensorInfo
 from zerocopy.loading.extents import Box
 
 
@@ -96,3 +102,48 @@ def shard_index(shape: tuple[int, ...], dim: int, rank: int, ranks: int) -> tupl
     dim %= len(shape)
     begin, length = shard_range(shape[dim], rank, ranks)
     return (*[slice(None)] * dim, slice(begin, begin + length))
+
+
+def split_of(info: TensorInfo, placements: Any, dims: int) -> tuple[int | None, ...] | None:
+    """Return the dimension of a tensor that is split over each dimension of a mesh; None if no rank reads it.
+
+    `placements` are those of ``shard_plan``.
+    """
+    if callable(placements):
+        found = placements(info)
+    elif isinstance(placements, Mapping):
+        found = placements.get(info.name)
+    else:
+        found = placements
+    if found is None:
+        return None
+    if not isinstance(found, Sequence):
+        raise TypeError(
+            f"expected a sequence of placements for {display.shown(info.name)}, one for each mesh dimension, or None, "
+            f"got {found!r}"
+        )
+    if len(found) != dims:
+        raise ValueError(
+            f"expected {dims} placements for {display.shown(info.name)}, one for each mesh dimension, got {len(found)}"
+        )
+    return tuple(_dim_of(info, placement) for placement in found)
+
+
+def _dim_of(info: TensorInfo, placement: Any) -> int | None:
+    if placement is None or type(placement).__name__ == "Replicate":
+        return None
+    dim = getattr(placement, "dim", placement)
+    if not hasattr(dim, "__index__"):
+        raise TypeError(
+            f"expected a placement of {display.shown(info.name)} to be Shard, Replicate, an int or None, "
+            f"got {placement!r}"
+        )
+    if getattr(placement, "split_factor", 1) != 1:  # _StridedShard, of FSDP2 over tensor parallelism
+        raise UnsupportedError(
+            f"{display.shown(info.name)}: shard_plan cannot plan the placement {placement!r}"
+        )
+    if not -len(info.shape) <= dim < len(info.shape):
+        raise IndexError(
+            f"expected a dimension of {display.shown(info.name)}, of shape {tuple(info.shape)}, got {dim}"
+        )
+    return int(dim) % len(info.shape)
