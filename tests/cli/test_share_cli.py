@@ -30,7 +30,7 @@ def run(capsys: Capture, *arguments: object) -> tuple[int, str, str]:
 
 def test_without_a_cache(cache: Path, capsys: Capture) -> None:
     """None is made for a question."""
-    assert run(capsys, "ps") == (1, "nothing is kept\n", "")
+    assert run(capsys, "ps") == (1, "", "nothing is kept\n"), "a pipe gets rows only"
     code, out, _ = run(capsys, "ps", "--json")
     about = {"schema": 1, "command": "ps", "zerocopy": zerocopy.__version__}
     assert (code, json.loads(out)) == (1, {**about, "entries": [], "warm": []})

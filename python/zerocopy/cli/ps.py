@@ -54,14 +54,22 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
         output.say_json({**runner.head("ps"), "entries": entries, "warm": fork_servers})
     else:
         if not found:
-            say(["nothing is kept"])
+            _say_sentences(["nothing is kept"])
         elif output.is_terminal():
             say(tables.lines(_COLUMNS, [_row(result) for result in found]))
         else:
             say("\t".join(_whole_row(result)) for result in found)
-        say(_remarks(found))
-        say(map(_warm, fork_servers))
+        _say_sentences([*_remarks(found), *map(_warm, fork_servers)])
     return runner.FINE if found else runner.BAD
+
+
+def _say_sentences(lines: list[str]) -> None:
+    """Print lines that are not rows: to standard error where standard output has rows for programs."""
+    if output.is_terminal():
+        say(lines)
+    else:
+        for line in lines:
+            output.print_error(line)
 
 
 def matching(found: list[Result], text: str) -> list[Result]:
