@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from zerocopy import remote
 from zerocopy._native import _C
 from zerocopy._typing import Device, File, Mode
 from zerocopy.errors import FormatError
@@ -34,7 +35,7 @@ def load(
 
     Parameters
     ----------
-    path_or_buffer : str, PathLike, binary file object or buffer
+    path_or_buffer : str, PathLike, URL, binary file object or buffer
         A file object is read from its current position. One that is not simply a file on disk is read to its end,
         and its storages are copied.
     map_location : str or torch.device, optional
@@ -76,6 +77,7 @@ def load(
     torch.Size([1, 2])
     """
     check_extra_files(_extra_files)
+    path_or_buffer = remote.opened(path_or_buffer)
     begin = inputs.position_of(path_or_buffer)
     try:
         return attempt(path_or_buffer, map_location, _extra_files, mode)

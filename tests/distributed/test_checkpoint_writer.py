@@ -352,6 +352,9 @@ class TestOneProcess:
     def test_another_suffix_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"expected a name that ends in one of \.pt"):
             zerocopy.distributed.CheckpointWriter(tmp_path / "model")
+        for size in (None, 2048):
+            with pytest.raises(zerocopy.UnsupportedError, match="URLs are only read"):
+                zerocopy.distributed.CheckpointWriter("s3://bucket/model.pt", max_shard_size=size)
 
     def test_alignment_places_every_storage(self, tmp_path: Path) -> None:
         state = {f"w{i}": torch.full((i + 1,), float(i)) for i in range(5)}

@@ -112,6 +112,15 @@ def test_modules_are_filled(server: HttpServer, name: str) -> None:
     assert torch.equal(module.layers["3"].weight, STATE["layers.3.weight"])
 
 
+def test_offsets_and_programs(changing: HttpServer, tmp_path: Path) -> None:
+    zerocopy.save(STATE, tmp_path / "a.pt")
+    assert zerocopy.storage_offsets(changing.url("a.pt")) == zerocopy.storage_offsets(tmp_path / "a.pt")
+    module = torch.jit.script(torch.nn.Linear(3, 2))
+    torch.jit.save(module, tmp_path / "program.pt")
+    loaded = zerocopy.jit.load(changing.url("program.pt"))
+    assert_same(dict(loaded.state_dict()), dict(module.state_dict()))
+
+
 def test_convert(server: HttpServer, tmp_path: Path) -> None:
     zerocopy.convert(server.url("a.pt"), tmp_path / "a.safetensors", keep=["layers.5"])
     assert_same(zerocopy.load(tmp_path / "a.safetensors"), {"layers.5.weight": STATE["layers.5.weight"]})
@@ -139,6 +148,10 @@ def test_patched_torch_load_knows_no_urls(server: HttpServer) -> None:
 
 
 def test_commands_that_take_none_say_which_do(server: HttpServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", server.url("a.pt"), "-o", "-"]) == 0
+    assert "layers.3.weight" in capsys.readouterr().out
+    assert main(["report", server.url("a.pt"), "-o", server.url("page.html")]) == 2
+    assert "URLs are only read" in capsys.readouterr().err
     assert main(["map", server.url("a.pt")]) == 2
     assert "ls, show, scan" in capsys.readouterr().err
 

@@ -123,12 +123,13 @@ def test_fake_tensors(tmp_path: Path) -> None:
 def test_offsets(tmp_path: Path, write: Any) -> None:
     path = tmp_path / "model.pt"
     write(STATE, path)
-    content, offsets = path.read_bytes(), zerocopy.storage_offsets(os.fsencode(path))
+    content, offsets = path.read_bytes(), zerocopy.storage_offsets(path)
     loaded = {"0": STATE["weight"], "1": STATE["bias"], "2": STATE["empty"]}
     assert {key: content[at : at + size] for key, (at, size) in offsets.items()} == {
         key: storage_bytes(untyped(tensor)) for key, tensor in loaded.items()
     }
     assert offsets["0"] == zerocopy.Extent(offsets["0"].offset, 8000)
+    assert zerocopy.storage_offsets(io.BytesIO(content)) == zerocopy.storage_offsets(content) == offsets
     with zerocopy.open(path) as checkpoint:
         assert checkpoint.info("view").offset == offsets[checkpoint.info("view").storage].offset + 40
 
@@ -143,6 +144,18 @@ def test_offsets_of_other_formats(tmp_path: Path) -> None:
     safe.write_bytes(safetensors_files.file(header, storage_bytes(untyped(BASE))))
     [(at, size)] = zerocopy.storage_offsets(safe).values()
     assert safe.read_bytes()[at : at + size] == storage_bytes(untyped(BASE))
+    zerocopy.convert(safe, tmp_path / "shards", max_shard_size="4KB")
+    with pytest.raises(zerocopy.UnsupportedError, match=r"one of several: .*00001-of-00001"):
+        zerocopy.storage_offsets(tmp_path / "shards")
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "m.h5", "w") as file:
+        file["w"] = BASE.numpy()
+    [(at, size)] = zerocopy.storage_offsets(tmp_path / "m.h5").values()
+    assert (tmp_path / "m.h5").read_bytes()[at : at + size] == storage_bytes(untyped(BASE))
+    with h5py.File(tmp_path / "m.h5", "a") as file:
+        file.create_dataset("chunked", data=BASE.numpy(), chunks=(100,))
+    with pytest.raises(zerocopy.UnsupportedError, match=r"'chunked' do not have an offset .* is chunked"):
+        zerocopy.storage_offsets(tmp_path / "m.h5")
 
 
 def test_storage_offsets_of_deflated_files_raises(tmp_path: Path) -> None:

@@ -266,6 +266,8 @@ def test_the_name_of_a_folder(tmp_path: Path, writer: str) -> None:
         with pytest.raises(type(wanted.value)) as caught:
             WRITERS[writer](path)
         assert (caught.value.errno, caught.value.filename) == (wanted.value.errno, path)
+    with pytest.raises(zerocopy.UnsupportedError, match=r"s3://bucket/x\.pt: URLs are only read"):
+        WRITERS[writer]("s3://bucket/x.pt")
     assert [path.name for path in tmp_path.iterdir()] == ["there.pt"]
 
 

@@ -25,7 +25,7 @@ class OpenFile:
         if "\0" in path:
             raise Trouble("embedded null byte")
         if remote.is_url(path):
-            raise Trouble("is a URL: ls, show, scan, verify, explain, diff and convert take it")
+            raise Trouble("is a URL: ls, show, scan, verify, explain, diff, report and convert take it")
         self.path = path
         self.descriptor: Any = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         status = os.fstat(self.descriptor)
@@ -92,6 +92,11 @@ class RemoteOpenFile(OpenFile):
 def open_file(path: str) -> OpenFile:
     """Open a file, by its path or URL."""
     return RemoteOpenFile(path) if remote.is_url(path) else OpenFile(path)
+
+
+def size_of(path: str) -> int:
+    """Return the size of a file, by its path or URL."""
+    return remote.RemotePath(path).open().size if remote.is_url(path) else os.stat(path).st_size
 
 
 class FilePart(OpenFile):

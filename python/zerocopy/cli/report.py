@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerocopy import display
+from zerocopy.catalogue import files
 from zerocopy.cli import diff, output, reading, runner
 from zerocopy.cli.output import escaped, say
 from zerocopy.process.os_errors import naming
-from zerocopy.saving.atomic_file import is_special, replacing
+from zerocopy.saving.atomic_file import is_special, local_path, replacing
 
 if TYPE_CHECKING:
     from zerocopy.catalogue.contents import Contents, Entry
@@ -97,15 +98,15 @@ def _page(options: argparse.Namespace, path: str, contents: Contents) -> str:
             Row(entry.name, entry.dtype or "?", entry.spelled_shape(), entry.nbytes, entry.offset, own, cells)
         )
     opened = {options.file: path}  # for standard input, this is the path of a copy
-    sizes = {name: Path(opened.get(name, name)).stat().st_size for name in contents.files}
-    files = [File(name, size, extents[name]) for name, size in sizes.items()]
+    sizes = {name: files.size_of(opened.get(name, name)) for name in contents.files}
+    shown = [File(name, size, extents[name]) for name, size in sizes.items()]
     values = {
         display.shown(value.name): display.shown(plain_values.described(value)) for value in contents.values
     }
     values |= {display.shown(k): display.shown(display.described(v)) for k, v in contents.metadata.items()}
     other = options.compare or ""
     return report_page.page(
-        options.file, contents.container, rows, files, values, columns, differences, other
+        options.file, contents.container, rows, shown, values, columns, differences, other
     )
 
 
@@ -160,7 +161,7 @@ def _write(text: str, target: str) -> None:
     if target == "-":
         say([text])
         return
-    content, path = text.encode("utf-8", "backslashreplace"), Path(target)
+    content, path = text.encode("utf-8", "backslashreplace"), local_path(target)
     with naming(path), contextlib.ExitStack() as block:
         if is_special(path) or path.is_dir():
             stream: Any = block.enter_context(path.open("wb"))

@@ -22,7 +22,7 @@ from zerocopy.converting.sources import Keep, Sources
 from zerocopy.errors import Error, FormatError, UnsupportedError
 from zerocopy.loading.formats import hdf5, model_folder
 from zerocopy.progress import Counted, Progress, require_progress
-from zerocopy.saving.atomic_file import path_of_file
+from zerocopy.saving.atomic_file import local_path, path_of_file
 
 if TYPE_CHECKING:
     import torch
@@ -116,7 +116,7 @@ def convert(
     """
     paths: Sequence[Any] = list(src) if isinstance(src, (list, tuple)) else [src]
     is_file = max_shard_size is None or not os.fspath(dst)
-    target = (path_of_file(dst) if is_file else Path(os.fsdecode(dst))).absolute()
+    target = (path_of_file(dst) if is_file else local_path(dst)).absolute()
     _require_options(paths, dst, dtype, progress, unknown, strip_prefix, ties)
     most, layout, suffix = None, None, target.suffix
     if max_shard_size is not None:

@@ -26,6 +26,7 @@ from zerocopy.distributed.new_files import NewCheckpoint, new_checkpoint
 from zerocopy.errors import UnsupportedError
 from zerocopy.loading.extents import contiguous_strides
 from zerocopy.saving.archive import checked_alignment
+from zerocopy.saving.atomic_file import local_path
 
 
 class _WriteTargets(NamedTuple):
@@ -226,9 +227,10 @@ class CheckpointWriter(StorageWriter):
         return Path(checkpoint_id).suffix in SUFFIXES
 
     def _checked(self, path: str | os.PathLike[str]) -> Path:
-        if self._most is None and Path(path).suffix not in SUFFIXES:
+        target = local_path(path)
+        if self._most is None and target.suffix not in SUFFIXES:
             raise ValueError(f"{os.fspath(path)}: expected a name that ends in one of {', '.join(SUFFIXES)}")
-        return Path(path)
+        return target
 
 
 class _Pending:

@@ -96,7 +96,7 @@ def load(
         raise TypeError(f"expected extra_files to be a dict, got {type(extra_files).__name__}")
     programs.require_export()
     given = None if weights is None else Weights.of(weights)
-    f = remote.opened(remote.RemotePath(str(f)) if remote.is_url(f) else f)
+    f = remote.opened(f)
     begin = inputs.position_of(f)
     with error_context.public(f, weights_only):
         archive = inputs.open_archive(f)

@@ -84,7 +84,9 @@ def is_url(path: Any) -> bool:
 
 
 def opened(f: Any) -> Any:
-    """Return the file object of a `RemotePath`, and anything else as it is."""
+    """Return the file object of a URL or a `RemotePath`, and anything else as it is."""
+    if is_url(f):
+        f = RemotePath(f)
     return f.open() if isinstance(f, RemotePath) else f
 
 

@@ -10,7 +10,9 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from zerocopy import _core
+from zerocopy import _core, remote
+from zerocopy.display import shown
+from zerocopy.errors import UnsupportedError
 from zerocopy.saving.turns import Turn
 
 _logger = logging.getLogger("zerocopy")
@@ -24,12 +26,22 @@ Written = Callable[[int], object]
 NewFile = _core.NewFile
 
 
+def local_path(name: str | os.PathLike[str]) -> Path:
+    """Return the path of a file or folder to be written. Raise ``UnsupportedError`` for a URL."""
+    if remote.is_url(name):
+        raise UnsupportedError(
+            f"{shown(os.fspath(name))}: URLs are only read: write a file on this machine and upload that, or pass "
+            "a writable file object to zerocopy.save"
+        )
+    return Path(os.fsdecode(name))
+
+
 def path_of_file(name: str | os.PathLike[str]) -> Path:
     """Return the path of a file to be written. Raise for the name of a folder (a final slash), which ``Path`` drops."""
-    path = os.fsdecode(name)
+    target, path = local_path(name), os.fsdecode(name)
     if not path or path.endswith(("/", "/.")):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC))  # says what is wrong; makes no file
-    return Path(path)
+    return target
 
 
 def is_special(path: Path) -> bool:

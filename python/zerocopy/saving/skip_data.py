@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from zerocopy import _core, _torch
-from zerocopy.errors import Error, UnsupportedError
-from zerocopy.loading import diagnosis, error_context, inputs
-from zerocopy.loading.formats.hdf5_stream import Image
+from zerocopy import _torch
+from zerocopy._typing import File
+from zerocopy.display import listed
+from zerocopy.errors import UnsupportedError
+from zerocopy.loading import inputs
+from zerocopy.loading.explain import explain
+from zerocopy.loading.formats import model_folder
 
 
 class Extent(NamedTuple):
@@ -76,15 +78,16 @@ def skip_data(materialize_fake_tensors: bool = False) -> Iterator[None]:
         yield
 
 
-def storage_offsets(path: str | os.PathLike[str]) -> dict[str, Extent]:
+def storage_offsets(path: File) -> dict[str, Extent]:
     """Return where the bytes of each storage are in a checkpoint.
 
     The offsets are those that torch 2.7 and later set as ``_checkpoint_offset``, on every release.
 
     Parameters
     ----------
-    path : str or PathLike
-        A checkpoint of one file, in any format that ``zerocopy.load`` maps.
+    path : str, PathLike, URL, binary file object or buffer
+        A checkpoint of one file, in any format that ``zerocopy.load`` maps. In a file object, offsets count from its
+        current position, which does not change.
 
     Returns
     -------
@@ -97,7 +100,8 @@ def storage_offsets(path: str | os.PathLike[str]) -> dict[str, Extent]:
     OSError, zerocopy.FormatError
         As ``zerocopy.load``.
     zerocopy.UnsupportedError
-        The file is a TorchScript archive, or has a deflated storage, whose bytes do not have an offset in the file.
+        The checkpoint is a TorchScript archive, or has several files, or has a storage whose bytes do not have an
+        offset in the file: a deflated one, or a chunked HDF5 dataset.
 
     Examples
     --------
@@ -107,17 +111,18 @@ def storage_offsets(path: str | os.PathLike[str]) -> dict[str, Extent]:
     >>> {key: (extent.offset % 4096, extent.size) for key, extent in zerocopy.storage_offsets(file.name).items()}
     {'0': (0, 16), '1': (0, 8)}
     """
-    with inputs.descriptor_of(path) as descriptor, error_context.public(path):
-        try:
-            found = _core.examine(descriptor, os.fsdecode(path), 0, stubs=True)
-        except Error as error:  # the core says no more about a file that is not an archive
-            image = Image.of_descriptor(os.dup(descriptor), 0, os.fsdecode(path))
-            raise diagnosis.diagnose(image.sample(), error) from None
-        if found["container"] == "torchscript":
-            raise UnsupportedError("a TorchScript archive: only torch.jit.load knows its storages")
-        for storage in found["storages"]:
-            if storage.is_deflated:
-                raise UnsupportedError(
-                    f"storage {storage.key!r} is deflated, so its bytes do not have an offset in the file"
-                )
-        return {storage.key: Extent(storage.offset, storage.stored_size) for storage in found["storages"]}
+    found = explain(path)
+    if found.container == "torchscript":
+        raise UnsupportedError(f"{found.name}: a TorchScript archive: only torch.jit.load knows its storages")
+    if found.container in ("sharded", "distributed"):
+        files = listed(model_folder.files_of(inputs.located(path)))
+        raise UnsupportedError(
+            f"{found.name}: expected a checkpoint of one file, found one of several: {files}"
+        )
+    for storage in found.storages:
+        # An HDF5 dataset of several pieces has no offset.
+        if storage.how == "inflated" or (storage.nbytes and not storage.offset):
+            raise UnsupportedError(
+                f"{found.name}: the bytes of storage {storage.key!r} do not have an offset in the file: {storage.why}"
+            )
+    return {storage.key: Extent(storage.offset, storage.nbytes) for storage in found.storages}
