@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "binding/torch_bridge.h"
-#include "io/file_system.h"
 #include "io/maps.h"
 #include "io/read_ahead.h"
 #include "python/gil.h"
@@ -95,8 +94,6 @@ std::unique_ptr<BackgroundReading> read_storages(const std::vector<py::object>& 
   return std::make_unique<BackgroundReading>(std::move(parts), threads, locks);
 }
 
-py::tuple as_tuple(const FileSystem& found) { return py::make_tuple(found.name, found.network); }
-
 }  // namespace
 
 void register_read_ahead(py::module_& module) {
@@ -109,12 +106,6 @@ void register_read_ahead(py::module_& module) {
       .def("rethrow", &BackgroundReading::rethrow);
   module.def("read_path_ahead", &read_path, py::arg("path"), py::arg("threads"), py::arg("lock"));
   module.def("read_storages_ahead", &read_storages, py::arg("storages"), py::arg("threads"), py::arg("lock"));
-  module.def(
-      "file_system_of_path", [](const py::bytes& path) { return as_tuple(file_system_of(path)); },
-      py::arg("path"));
-  module.def(
-      "file_system_of_descriptor", [](int descriptor) { return as_tuple(file_system_of(descriptor, "")); },
-      py::arg("descriptor"));
 }
 
 }  // namespace zerocopy

@@ -5,7 +5,7 @@
 
 namespace zerocopy {
 
-// BackgroundReading, read_path_ahead, read_storages_ahead, file_system_of_path, file_system_of_descriptor.
+// BackgroundReading, read_path_ahead, read_storages_ahead.
 void register_read_ahead(pybind11::module_& module);
 
 }  // namespace zerocopy

@@ -5,16 +5,14 @@
 #include <optional>
 
 #include "checkpoint/published_archive.h"
-#include "io/direct.h"
 #include "io/file_part.h"
-#include "io/read_ahead.h"
-#include "io/windows.h"
 #include "memory/budget.h"
 #include "python/buffer.h"
 #include "python/file_name.h"
 #include "python/gil.h"
 #include "python/listing.h"
 #include "python/object_source.h"
+#include "python/opened_file.h"
 #include "python/transfer_options.h"
 
 namespace py = pybind11;
@@ -31,59 +29,12 @@ Mode mode_of(const std::string& letters) {
   throw py::value_error("mode must be 'c', 'r' or 'r+', not '" + letters + "'");
 }
 
-// The strategy to read a file.
-enum class ReadStrategy : std::uint8_t {
-  whole,    // mapped, read on page faults
-  ahead,    // mapped and read ahead
-  windows,  // mapped window by window
-  pread,    // read into private memory
-  direct,   // as pread, past the page cache
-};
-
-ReadStrategy parse_strategy(const std::string& name) {
-  if (name == "whole") return ReadStrategy::whole;
-  if (name == "ahead") return ReadStrategy::ahead;
-  if (name == "windows") return ReadStrategy::windows;
-  if (name == "pread") return ReadStrategy::pread;
-  if (name == "direct") return ReadStrategy::direct;
-  throw py::value_error("unknown strategy '" + name + "': expected whole, ahead, windows, pread or direct");
-}
-
-std::shared_ptr<Mapper> map_whole(const File& file, std::uint64_t start, Mode mode, bool ahead,
-                                  const TransferOptions& options) {
-  Region whole = map_file(file, start, mode);
-  // Advises before the first page is read, so the page cache uses large pages, for all later
-  // mappings. Shared mappings get no advice, since they are written to.
-  if (mode != Mode::shared) advise(whole.bytes(), Advice::huge);
-  if (ahead) read_ahead(file, start, whole, options);
-  return WholeMapper::of(std::move(whole));
-}
-
-struct OpenedFile {
-  std::shared_ptr<const Source> source;
-  std::shared_ptr<Mapper> mapping;  // null if bytes are read into private memory
-};
-
-// Mapped bytes stay in the page cache. Bytes for private memory or a device are read once. The
-// mapping and the source share a descriptor.
-OpenedFile opened(File file, std::uint64_t start, Mode mode, ReadStrategy strategy,
-                  const TransferOptions& options) {
-  if (strategy == ReadStrategy::direct)
-    return {std::make_shared<const DirectSource>(std::move(file), start, options), nullptr};
-  auto source = std::make_shared<const CacheSparingSource>(std::move(file), start, options);
-  const std::shared_ptr<const File> shared(source, &source->file());
-  if (strategy == ReadStrategy::pread) return {std::move(source), nullptr};
-  if (strategy == ReadStrategy::windows)
-    return {std::move(source), std::make_shared<WindowMapper>(shared, start, mode)};
-  return {std::move(source), map_whole(*shared, start, mode, strategy == ReadStrategy::ahead, options)};
-}
-
 // h5py's listing of a file. Without it, the file is parsed.
 using Listed = std::optional<Hdf5Listing>;
 
 ArchivePointer archive_of_file(File file, std::uint64_t start, Mode mode, ReadStrategy strategy,
                                const TransferOptions& options, Listed listed) {
-  OpenedFile found = opened(std::move(file), start, mode, strategy, options);
+  OpenedFile found(std::move(file), start, mode, strategy, options);
   return open_listed(std::move(found.source), std::move(found.mapping), mode, std::move(listed));
 }
 
@@ -144,7 +95,7 @@ class MultiArchiveFile {
     const std::string name = path;
     const ReadStrategy parsed_strategy = parse_strategy(strategy);
     const GilReleased released;
-    file_ = opened(file_at(name, mode_), 0, mode_, parsed_strategy, options_);
+    file_ = OpenedFile(file_at(name, mode_), 0, mode_, parsed_strategy, options_);
   }
 
   ArchivePointer archive(std::uint64_t offset, std::uint64_t size) const {

@@ -8,6 +8,7 @@
 
 #include "checkpoint/archive.h"
 #include "io/file_part.h"
+#include "io/file_system.h"
 #include "memory/budget.h"
 #include "python/buffer.h"
 #include "python/contents.h"
@@ -15,6 +16,8 @@
 #include "python/gil.h"
 #include "python/listing.h"
 #include "python/object_source.h"
+#include "python/opened_file.h"
+#include "python/transfer_options.h"
 
 namespace py = pybind11;
 
@@ -54,20 +57,25 @@ class Storages {
 // Offset and size of a checkpoint in the file, and the bytes of all checkpoints that share a budget.
 using Part = std::optional<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>>;
 
-// A file that is mapped, the memory of a buffer, or a file object, of which each storage is read when asked
-// for.
+// A file, the memory of a buffer, or a file object, of which each storage is read when asked for. Storages
+// lie in the file's mapping or in the buffer if the strategy maps, else in memory of their own.
 class CheckpointFile {
  public:
-  CheckpointFile(const py::object& file, const FileName& name, bool is_writable)
-      : mode_(is_writable ? Mode::copy_on_write : Mode::read_only) {
+  CheckpointFile(const py::object& file, const FileName& name, bool is_writable, std::uint64_t start,
+                 const std::string& strategy, unsigned threads)
+      : mode_(is_writable ? Mode::copy_on_write : Mode::read_only), options_(transfer_options(threads)) {
+    const ReadStrategy parsed = parse_strategy(strategy);
     if (py::isinstance<py::int_>(file)) {
-      map(file.cast<int>(), name);
+      const int descriptor = file.cast<int>();
+      const GilReleased released;
+      file_ = OpenedFile(File::duplicate(descriptor, name.bytes), start, mode_, parsed, options_);
     } else if (PyObject_CheckBuffer(file.ptr()) != 0) {
-      Region whole = region_of_buffer(file.ptr(), is_writable ? Access::writable : Access::any);
-      source_ = std::make_shared<const MemorySource>(whole);
-      mapping_ = WholeMapper::of(std::move(whole));
+      const bool is_lent = parsed == ReadStrategy::whole;
+      Region whole = region_of_buffer(file.ptr(), is_lent && is_writable ? Access::writable : Access::any);
+      file_.source = std::make_shared<const MemorySource>(whole);
+      if (is_lent) file_.mapping = WholeMapper::of(std::move(whole));
     } else {
-      source_ = source_of_object(file);
+      file_.source = source_of_object(file);
     }
   }
 
@@ -89,26 +97,19 @@ class CheckpointFile {
 
  private:
   std::unique_ptr<Archive> opened(const Part& part, std::optional<Hdf5Listing> listed) const {
-    if (!part) return open_listed(source_, mapping_, mode_, std::move(listed));
+    if (!part) return open_listed(file_.source, file_.mapping, mode_, std::move(listed));
     const auto [offset, size, total] = *part;
-    return Archive::open(std::make_shared<const PartSource>(source_, Extent{offset, size}, TransferOptions()),
-                         mapping_ ? std::make_shared<PartMapper>(mapping_, offset) : nullptr, mode_,
+    return Archive::open(std::make_shared<const PartSource>(file_.source, Extent{offset, size}, options_),
+                         file_.mapping ? std::make_shared<PartMapper>(file_.mapping, offset) : nullptr, mode_,
                          Budget::fixed_part(size, total));
   }
 
-  void map(int descriptor, const FileName& name) {
-    const GilReleased released;
-    auto source = std::make_shared<const FileSource>(File::duplicate(descriptor, name.bytes), 0);
-    Region whole = map_file(source->file(), 0, mode_);
-    advise(whole.bytes(), Advice::huge);  // as for tensors
-    source_ = std::move(source);
-    mapping_ = WholeMapper::of(std::move(whole));
-  }
-
   Mode mode_;
-  std::shared_ptr<const Source> source_;
-  std::shared_ptr<Mapper> mapping_;  // null if bytes are read into private memory
+  TransferOptions options_;
+  OpenedFile file_;
 };
+
+py::tuple as_tuple(const FileSystem& found) { return py::make_tuple(found.name, found.network); }
 
 }  // namespace
 
@@ -116,10 +117,17 @@ void register_checkpoint_file(py::module_& module) {
   py::class_<Memory>(module, "Memory", py::buffer_protocol()).def_buffer(&buffer_of);
   py::class_<Storages>(module, "Storages").def("memory", &Storages::memory, py::arg("number"));
   py::class_<CheckpointFile>(module, "CheckpointFile")
-      .def(py::init<const py::object&, const FileName&, bool>(), py::arg("file"), py::arg("name"),
-           py::arg("is_writable"))
+      .def(py::init<const py::object&, const FileName&, bool, std::uint64_t, const std::string&, unsigned>(),
+           py::arg("file"), py::arg("name"), py::arg("is_writable"), py::arg("start") = 0,
+           py::arg("strategy") = "whole", py::arg("threads") = 1)
       .def("contents", &CheckpointFile::contents, py::arg("listing") = py::none(),
            py::arg("part") = py::none());
+  module.def(
+      "file_system_of_path", [](const py::bytes& path) { return as_tuple(file_system_of(path)); },
+      py::arg("path"));
+  module.def(
+      "file_system_of_descriptor", [](int descriptor) { return as_tuple(file_system_of(descriptor, "")); },
+      py::arg("descriptor"));
 }
 
 }  // namespace zerocopy

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
@@ -18,11 +17,15 @@ from weakref import WeakValueDictionary
 import numpy
 
 from zerocopy import _core
-from zerocopy.catalogue.files import RemoteOpenFile, Trouble, open_file
+from zerocopy._typing import File
+from zerocopy.catalogue.checkpoint_file import open_checkpoint
+from zerocopy.catalogue.files import Trouble
 from zerocopy.display import count, listed, shown
 from zerocopy.errors import ClosedError, Error, FormatError, UnsupportedError
 from zerocopy.lazy.names import no_such_name
+from zerocopy.loading import file_objects
 from zerocopy.loading.formats import dcp_metadata, model_folder, shard_index
+from zerocopy.remote import RemotePath
 from zerocopy.remote.file import without_password
 
 __all__ = ["Arrays", "load", "open"]
@@ -89,7 +92,7 @@ class Arrays(Mapping[str, Array]):
 
 
 def open(
-    path: str | os.PathLike[str],
+    path: File,
     *,
     mode: Literal["c", "r"] = "c",
     view: str | Sequence[str] = (),
@@ -99,9 +102,11 @@ def open(
 
     Parameters
     ----------
-    path : str or PathLike
+    path : str, PathLike, binary file object or buffer
         A ``.pt``, ``.safetensors`` or HDF5 file, an index of shards, or a folder: also of
-        ``torch.distributed.checkpoint``; or a URL, where an array is requested when its name is asked for.
+        ``torch.distributed.checkpoint``; or a URL, where an array is requested when its name is asked for. A file
+        object is read from its current position: mapped if it is a file on disk, else read as its arrays are asked
+        for. Arrays of a buffer are copies, with ``mode="r"`` views.
     mode : {"c", "r"}
         numpy's letters. "c", copy-on-write: what the program writes stays in this process. "r": arrays are read-only.
     view : str or sequence of str
@@ -140,7 +145,7 @@ def open(
 
 
 def load(
-    path: str | os.PathLike[str],
+    path: File,
     *,
     mode: Literal["c", "r"] = "c",
     view: str | Sequence[str] = (),
@@ -175,20 +180,19 @@ def load(
         return dict(arrays)
 
 
-def _arrays(path: str | os.PathLike[str], options: _Options, strict: bool) -> Arrays:
-    title = without_password(name := os.fsdecode(path))
-    with _about(title):
-        match model_folder.located(name, strict):
+def _arrays(f: Any, options: _Options, strict: bool) -> Arrays:
+    with _about(title := _title(f)):
+        match model_folder.located(f, strict):
             case shard_index.Index() as index:
                 shards = shard_index.present(index, strict)
-                held = {shard: _of_file(str(shard), options) for shard in shards}
+                held = {shard: _of_file(shard, options) for shard in shards}
                 homes = shard_index.homes(index, held, strict)
                 return Arrays(title, {key: held[shard][key] for key, shard in homes.items()})
             case dcp_metadata.Folder() as folder:
                 files = _Folder(folder, options)
                 return Arrays(title, dict.fromkeys(files.tensors, files.array))
             case file:
-                return Arrays(title, _of_file(str(file), options))
+                return Arrays(title, _of_file(file, options))
 
 
 @contextlib.contextmanager
@@ -272,33 +276,23 @@ class _Checkpoint:
         return self._held.get(number) or self._held.setdefault(number, self._storages.memory(number))
 
 
-def _opened(path: str, options: _Options) -> tuple[_core.CheckpointFile, Any]:
-    """Return a file, mapped unless it is on another machine, and the listing of an HDF5 file."""
-    with contextlib.closing(open_file(path)) as file:
-        content, listing = file.descriptor, None
-        if options.takes_all and isinstance(file, RemoteOpenFile):
-            content = file.whole()
-        container = _core.container(file.descriptor, path)
-        if container in ("", "hdf5"):
-            from zerocopy.catalogue import layout  # They take longer to import than most files to map.
-            from zerocopy.loading.formats import hdf5
-
-            layout.require_listed(container or layout.container_of(file))
-            if _core.hdf5_listing(file.descriptor, path) is None:
-                listing = hdf5.listing_of_open(file.descriptor, 0, path)
-        return _core.CheckpointFile(content, path, options.is_writable), listing
-
-
-def _of_file(path: str, options: _Options) -> dict[str, Callable[[str], Array]]:
-    with _about(without_password(path)):
-        file, listing = _opened(path, options)
+def _of_file(f: Any, options: _Options) -> dict[str, Callable[[str], Array]]:
+    begin = file_objects.position_of(f)
+    with _about(title := _title(f)):
+        file, listing = open_checkpoint(f, options.is_writable, options.takes_all)
         found = _Checkpoint(file.contents(listing), options)
+    if begin is not None and options.takes_all:  # where the next call goes on, as after zerocopy.load
+        f.seek(begin + found.facts["end"])
     if left_out := found.facts["left_out"]:  # of HDF5
         from zerocopy.loading.formats import hdf5
 
         if numbers := hdf5.numbers_left_out(left_out):
-            warnings.warn(f"{shown(path)}: no array has {listed(map(shown, numbers))}", stacklevel=4)
+            warnings.warn(f"{shown(title)}: no array has {listed(map(shown, numbers))}", stacklevel=4)
     return dict.fromkeys(found.tensors, found.array)
+
+
+def _title(f: Any) -> str:
+    return without_password(str(f) if isinstance(f, RemotePath) else file_objects.name_of(f))
 
 
 class _Folder:
@@ -329,7 +323,10 @@ class _Folder:
         place = chunk.place
         with _about(place.file):
             if place.file not in self._files:
-                self._files[place.file], _ = _opened(place.file, self._options)
+                options = self._options
+                self._files[place.file], _ = open_checkpoint(
+                    place.file, options.is_writable, options.takes_all
+                )
             part = self._part(place)
             key = name if self._folder.is_safetensors else ""
             tensor = part.tensors.get(key)

@@ -13,7 +13,7 @@ import torch
 from equality import untyped
 
 import zerocopy
-from zerocopy import _C
+from zerocopy import _core
 
 MIB = 1 << 20
 
@@ -21,7 +21,7 @@ MIB = 1 << 20
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """A checkpoint of 16 MiB that is on the disk: dirty pages cannot be given back."""
-    if _C.file_system_of_path(os.fsencode(tmp_path))[0] in ("tmpfs", "ramfs"):
+    if _core.file_system_of_path(os.fsencode(tmp_path))[0] in ("tmpfs", "ramfs"):
         pytest.skip("files of this folder are memory themselves")
     path = tmp_path / "model.pt"
     torch.save({"weight": torch.arange(3 * MIB), "bias": torch.ones(2 * MIB)}, path)

@@ -21,7 +21,7 @@ from page_cache import PAGE, drop, resident
 
 import zerocopy
 from benchmarks.system import far
-from zerocopy import _C
+from zerocopy import _core
 from zerocopy.loading import backends
 
 BACKENDS = pytest.mark.parametrize("backend", ["auto", "mmap", "pread", "direct"])
@@ -115,7 +115,7 @@ def test_auto_says_what_it_chose(save: Saver, caplog: pytest.LogCaptureFixture) 
 def test_auto_on_a_network_file_system(
     save: Saver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, windows: bool
 ) -> None:
-    monkeypatch.setattr(_C, "file_system_of_path", lambda path: ("NFS", True))
+    monkeypatch.setattr(_core, "file_system_of_path", lambda path: ("NFS", True))
     path = save(state_of_all_sizes())
     with caplog.at_level(logging.INFO, "zerocopy"):
         loaded = zerocopy.lazy_load(path) if windows else zerocopy.load(path)
@@ -127,7 +127,7 @@ def test_auto_on_a_network_file_system(
 def test_auto_does_not_read_ahead_what_memory_cannot_hold(
     save: Saver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(_C, "file_system_of_path", lambda path: ("NFS", True))
+    monkeypatch.setattr(_core, "file_system_of_path", lambda path: ("NFS", True))
     monkeypatch.setattr(backends, "_free_memory", lambda: 1000.0)
     path = save(torch.ones(1000))
     with caplog.at_level(logging.INFO, "zerocopy"):

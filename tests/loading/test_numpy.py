@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import subprocess
 import sys
@@ -85,9 +86,17 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_load_gives_views_and_ties_as_torch(container: str, tmp_path: Path) -> None:
-    (tmp_path / "state.pt").write_bytes(CONTAINERS[container](STATE))
+    content = CONTAINERS[container](STATE)
+    (tmp_path / "state.pt").write_bytes(content)
     arrays = zerocopy.numpy.load(tmp_path / "state.pt")
     require_equal(arrays, TENSORS)
+    (tmp_path / "behind.bin").write_bytes(b"12345" + content)
+    with (tmp_path / "behind.bin").open("rb") as plain, io.BytesIO(b"12345" + content) as in_memory:
+        for file in (plain, in_memory):
+            file.seek(5)
+        for given in (content, memoryview(content), plain, in_memory):
+            require_equal(zerocopy.numpy.load(given), TENSORS)
+        assert plain.tell() == in_memory.tell() == 5 + len(content)
     weight = arrays["model.weight"]
     for name in ("turned", "column", "again"):
         assert numpy.shares_memory(weight, arrays[f"model.{name}"]), name
@@ -97,7 +106,9 @@ def test_load_gives_views_and_ties_as_torch(container: str, tmp_path: Path) -> N
     assert numpy.array_equal(zerocopy.numpy.load(tmp_path / "state.pt")["model.weight"], BASE.numpy())
 
 
-def test_arrays_lie_in_one_mapping_which_outlives_the_mapping_of_names(path: Path) -> None:
+def test_arrays_lie_in_one_mapping_which_outlives_the_mapping_of_names(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with zerocopy.numpy.open(path) as arrays:
         assert (len(arrays), "scalar" in arrays, "step" in arrays) == (len(TENSORS), True, False)
         weight, parameter = arrays["model.weight"], arrays["parameter"]
@@ -107,6 +118,14 @@ def test_arrays_lie_in_one_mapping_which_outlives_the_mapping_of_names(path: Pat
     assert numpy.array_equal(weight, BASE.numpy())
     with pytest.raises(zerocopy.ClosedError, match=r"state\.pt is closed"):
         arrays["scalar"]
+    for backend in ("pread", "direct"):
+        monkeypatch.setenv("ZEROCOPY_BACKEND", backend)
+        arrays_read = zerocopy.numpy.load(path)
+        require_equal(arrays_read, TENSORS)
+        assert not lies_in_mapping(arrays_read["model.weight"].ctypes.data, path)
+    monkeypatch.setenv("ZEROCOPY_BACKEND", "fast")
+    with pytest.raises(ValueError, match="ZEROCOPY_BACKEND must be one of"):
+        zerocopy.numpy.open(path)
 
 
 @pytest.mark.parametrize("content", ["zip", "deflated"])

@@ -26,7 +26,7 @@ from safetensors_files import bytes_of
 from simulated_device import SimulatedDevice
 
 import zerocopy
-from zerocopy import _C
+from zerocopy import _core
 from zerocopy.loading.device import pinned_ring, staging
 
 MIB = 1 << 20
@@ -227,7 +227,7 @@ def test_nothing_is_read_ahead_on_a_network(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(_C, "file_system_of_path", lambda path: ("NFS", True))
+    monkeypatch.setattr(_core, "file_system_of_path", lambda path: ("NFS", True))
     path = save(large_state())
     with caplog.at_level(logging.INFO, "zerocopy"):
         assert_same(zerocopy.load(path, "cpu"), large_state())

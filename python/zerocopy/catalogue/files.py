@@ -1,7 +1,8 @@
-"""Opens the file at a path or URL, or a part of it, for reads at an offset."""
+"""Opens the file at a path or URL, a file object, a buffer, or a part of one of these, for reads at an offset."""
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ class OpenFile:
 
     part: tuple[int, int] | None = None  # offset and size of a part that stands for the whole
     is_far = False  # each read waits for another machine
+    start = 0  # where in the `content` the file begins
 
     def __init__(self, path: str) -> None:
         if "\0" in path:
@@ -27,7 +29,8 @@ class OpenFile:
         if remote.is_url(path):
             raise Trouble("is a URL: ls, show, scan, verify, explain, diff, report and convert take it")
         self.path = path
-        self.descriptor: Any = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        self.content: Any = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        self.descriptor: Any = self.content
         status = os.fstat(self.descriptor)
         self.size = status.st_size
         why = (
@@ -64,34 +67,47 @@ class OpenFile:
             offset += len(piece)
 
 
-class RemoteOpenFile(OpenFile):
-    """A file on another machine. Its `descriptor` is a reader object, which the core uses like a file descriptor."""
+class ObjectFile(OpenFile):
+    """A file on another machine, a file object or a buffer.
 
-    is_far = True
+    Its `descriptor` is a reader object, which the core uses like a file descriptor. Its `content` is what tensors are
+    made of: a descriptor, of which the file begins at `start`, a buffer, or the reader.
+    """
 
-    def __init__(self, url: str) -> None:
-        self.path = url
-        self._file = remote.RemotePath(url).open()
-        self._reader = self.descriptor = file_objects.PieceReader(self._file)
-        self.size = self._reader.size
+    def __init__(
+        self, name: str, reader: file_objects.PieceReader, content: Any = None, start: int = 0
+    ) -> None:
+        self.path, self.start = name, start
+        self.descriptor, self.content = reader, reader if content is None else content
+        self.size, self.is_far = reader.size, reader.is_far
         if not self.size:
             raise Trouble("the file is empty")
 
     def close(self) -> None:
-        """Do nothing: connections close with the last reference."""
+        """Do nothing: connections close with the last reference, and a file object is the caller's."""
 
     def read(self, offset: int, size: int) -> bytes:
         """Return bytes of the file, fewer only at its end."""
-        return self._reader.read(offset, min(size, self.size - offset)) if offset < self.size else b""
-
-    def whole(self) -> memoryview:
-        """Return memory with all of the file, which is requested in parts side by side."""
-        return self._file.rest()
+        return self.descriptor.read(offset, min(size, self.size - offset)) if offset < self.size else b""
 
 
-def open_file(path: str) -> OpenFile:
-    """Open a file, by its path or URL."""
-    return RemoteOpenFile(path) if remote.is_url(path) else OpenFile(path)
+def open_file(f: Any) -> OpenFile:
+    """Open a file, by its path or URL; or the rest of a file object, or a buffer."""
+    if remote.is_url(f):
+        f = remote.RemotePath(f)
+    if isinstance(f, remote.RemotePath):
+        return ObjectFile(f.url, file_objects.PieceReader(f.open()))
+    if isinstance(f, (str, os.PathLike)):
+        return OpenFile(os.fsdecode(f))
+    f = file_objects.unwrapped(f)
+    name, buffer = file_objects.name_of(f), file_objects.buffer_of(f)
+    if buffer is None:
+        reader = None if type(f) is io.BytesIO else file_objects.reader_of(f, name)
+        if reader is not None:
+            is_plain = file_objects.is_plain_file(f)
+            return ObjectFile(name, reader, f.fileno() if is_plain else None, f.tell() if is_plain else 0)
+        buffer = file_objects.rest_of(f)
+    return ObjectFile(name, file_objects.PieceReader(file_objects.BufferFile(buffer)), buffer)
 
 
 def size_of(path: str) -> int:

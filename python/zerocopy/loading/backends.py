@@ -7,11 +7,13 @@ import os
 import pickle
 from collections import Counter
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from zerocopy import environment
-from zerocopy._native import _C
+from zerocopy import _core, environment
 from zerocopy.errors import Error
+
+if TYPE_CHECKING:
+    from zerocopy import _C
 
 BACKENDS = ("auto", "mmap", "pread", "direct")
 
@@ -117,7 +119,7 @@ def _not_mapped(archive: _C.Archive) -> Counter[str]:
 
 
 def _file_system_of(file: bytes | int) -> tuple[str, bool]:
-    return _C.file_system_of_descriptor(file) if isinstance(file, int) else _C.file_system_of_path(file)
+    return _core.file_system_of_descriptor(file) if isinstance(file, int) else _core.file_system_of_path(file)
 
 
 def _free_memory() -> float:

@@ -5,14 +5,19 @@
     core ── read(offset, nbytes) ─→ PieceReader ── read_at(offset, nbytes) ─→ SeekableFile ── seek, read ─→ file object
                                     keeps pieces                              one thread at a time
 
-``zerocopy.remote.RemoteFile``, of a file on another machine, takes the place of ``SeekableFile``.
+``zerocopy.remote.RemoteFile``, of a file on another machine, takes the place of ``SeekableFile``; and ``BufferFile``,
+of bytes in memory.
 """
 
 from __future__ import annotations
 
 import errno
+import inspect
 import io
+import mmap
 import os
+import stat
+from collections.abc import Callable
 from typing import Any
 
 from zerocopy.display import shown
@@ -34,6 +39,15 @@ _DECOMPRESSING = {
     ("_compression", "BaseStream"),
     ("compression._common._streams", "BaseStream"),
 }
+
+# File objects that only wrap another one, and the attribute that holds the wrapped one.
+_WRAPPERS = {
+    ("tempfile", "_TemporaryFileWrapper"): "file",
+    ("fsspec.implementations.local", "LocalFileOpener"): "f",
+}
+
+# Sizes of the pieces in which a file object is read, if it is not simply a file.
+_FIRST_READ, _MAX_READ = 1 << 16, 1 << 23
 
 
 class SeekableFile:
@@ -96,14 +110,32 @@ class SeekableFile:
         return int(self._file.tell())
 
 
+class BufferFile:
+    """The bytes of a buffer, for a `PieceReader`."""
+
+    is_far = False
+
+    def __init__(self, buffer: Any) -> None:
+        view = memoryview(buffer)
+        self._bytes = view.cast("B") if view.nbytes else memoryview(b"")
+        self.size = view.nbytes
+
+    def read_at(self, offset: int, nbytes: int) -> bytes:
+        """Return exactly these bytes."""
+        return bytes(self._bytes[offset : offset + nbytes])
+
+    def require_unchanged(self) -> None:
+        """Do nothing: nobody knows when memory changes."""
+
+
 class PieceReader:
     """Reads a file in pieces of at least 64 KiB, and keeps the last ones: most hold several headers.
 
     The pieces of a file that is read from front to back get longer, up to 1 MiB.
     """
 
-    def __init__(self, file: SeekableFile | RemoteFile) -> None:
-        self._file, self.size, self.is_far = file, file.size, file.is_far
+    def __init__(self, file: SeekableFile | BufferFile | RemoteFile) -> None:
+        self.file, self.size, self.is_far = file, file.size, file.is_far
         self._tail = FAR_TAIL if self.is_far else TAIL
         self._lock = ForkSafeLock()
         self._pieces: dict[int, bytes] = {}  # by their starts; the oldest is the first
@@ -115,7 +147,7 @@ class PieceReader:
             part = self._kept(offset, nbytes)
             if not part:
                 if (nbytes >= PIECE and offset + nbytes < self.size) or nbytes > self._tail:
-                    found.append(self._file.read_at(offset, nbytes))
+                    found.append(self.file.read_at(offset, nbytes))
                     break
                 part = self._piece(offset, nbytes)[:nbytes]
             found.append(part)
@@ -124,7 +156,7 @@ class PieceReader:
 
     def require_unchanged(self) -> None:
         """Raise ``OSError`` (ESTALE) if the file changed since it was opened."""
-        self._file.require_unchanged()
+        self.file.require_unchanged()
 
     def _kept(self, offset: int, nbytes: int) -> bytes:
         """Return as many of the first bytes as one kept piece has."""
@@ -149,7 +181,7 @@ class PieceReader:
         limit, room = (self.size, self._tail) if following is None else (following, PIECE)
         if end >= limit:
             end, start = limit, max(before + earlier, min(start, limit - room))
-        piece = self._file.read_at(start, end - start)
+        piece = self.file.read_at(start, end - start)
         with self._lock.held():
             self._pieces[start] = piece
             if len(self._pieces) > _MAX_PIECES:
@@ -167,3 +199,96 @@ def reader_of(file: Any, name: str) -> PieceReader | None:
         return PieceReader(file if isinstance(file, RemoteFile) else SeekableFile(file, name))
     except (OSError, ValueError, TypeError):  # it cannot seek, or not from its end
         return None
+
+
+def buffer_of(f: Any) -> Any:
+    """Return a buffer, and the bytes of an ``mmap.mmap`` from its position on; None for any other file object."""
+    if isinstance(f, mmap.mmap) and type(f).read is mmap.mmap.read:
+        begin = f.tell()
+        f.seek(0, os.SEEK_END)
+        return memoryview(f)[begin:]
+    if hasattr(f, "read"):
+        return None
+    try:
+        memoryview(f).release()
+    except TypeError:
+        raise _is_no_input(f) from None
+    return f
+
+
+def _is_no_input(f: Any) -> TypeError:
+    return TypeError(f"expected a path, a binary file object or a buffer, got {type(f).__name__}")
+
+
+def position_of(f: Any) -> int | None:
+    """Return the position of a file object; None for a path, a buffer, a pipe, a socket."""
+    if not (hasattr(f, "tell") and hasattr(f, "seek")):
+        return None
+    try:
+        return int(f.tell())
+    except OSError:
+        return None
+
+
+def rest_of(f: Any) -> Any:
+    """Return the bytes that are left to read in a file object."""
+    content = "" if isinstance(f, io.TextIOBase) else _content_of(f)
+    if isinstance(content, str):
+        raise TypeError(f"{shown(name_of(f))} is open in text mode; open it with 'rb'")
+    if content is None:
+        raise BlockingIOError(
+            errno.EAGAIN, f"{name_of(f)} has no bytes yet: expected a file that waits for them"
+        )
+    return content
+
+
+def _content_of(f: Any) -> Any:
+    if type(f) is io.BytesIO:  # getbuffer() would copy bytes that the object only shares
+        return memoryview(f.getvalue())[f.tell() :]
+    # A subclass of Python's io classes may override read(), and inherit a readinto() that does not use it.
+    if isinstance(f, io.IOBase) or not hasattr(f, "readinto"):
+        try:
+            return f.read()
+        except TypeError:
+            if _takes_nothing(f.read):
+                raise  # the error comes from within read()
+            raise _is_no_input(f) from None
+    content, piece = bytearray(), bytearray(_FIRST_READ)
+    while got := f.readinto(piece):
+        if not 0 < got <= len(piece):
+            raise ValueError(
+                f"{shown(name_of(f))}: readinto() returned {got}, given room for {len(piece)} bytes"
+            )
+        content += memoryview(piece)[:got]
+        if got == len(piece) < _MAX_READ:
+            piece = bytearray(2 * len(piece))
+    return content
+
+
+def _takes_nothing(function: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(function).bind()
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def name_of(f: Any) -> str:
+    """Return the name of `f` in messages."""
+    if isinstance(f, (str, os.PathLike)):
+        return os.fsdecode(f)
+    name = getattr(f, "name", None)
+    return name if isinstance(name, str) else f"<{type(f).__name__}>"
+
+
+def unwrapped(f: Any) -> Any:
+    """Return the file object that another one wraps, or `f` itself."""
+    kind = type(f)
+    inner = _WRAPPERS.get((kind.__module__, kind.__qualname__))
+    return f if inner is None else getattr(f, inner)
+
+
+def is_plain_file(f: Any) -> bool:
+    """Return whether the bytes of a file object are those of its descriptor. Those of a gzip file are not."""
+    raw = f.raw if type(f) in (io.BufferedReader, io.BufferedRandom) else f
+    return type(raw) is io.FileIO and f.seekable() and stat.S_ISREG(os.fstat(raw.fileno()).st_mode)

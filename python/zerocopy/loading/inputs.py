@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import inspect
 import io
-import mmap
 import os
 import stat
 import sys
@@ -20,24 +18,18 @@ from zerocopy._native import _C
 from zerocopy.display import shown
 from zerocopy.errors import Error, FormatError, UnsupportedError
 from zerocopy.loading import backends, diagnosis, file_objects
+from zerocopy.loading.file_objects import name_of as name_of
+from zerocopy.loading.file_objects import position_of as position_of
+from zerocopy.loading.file_objects import rest_of
 from zerocopy.loading.formats import hdf5
 from zerocopy.loading.formats.hdf5_stream import Image
 from zerocopy.loading.formats.model_folder import located as located
 
 Backend = str
 
-# Sizes of the pieces in which a file object is read, if it is not simply a file.
-_FIRST_PIECE = 1 << 16
 _MODES = ("c", "r", "r+")
-_MAX_PIECE = 1 << 23
 _MAX_PATH = 4096
 _WITHOUT_WAITING = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # for a writer of a pipe
-
-# File objects that only wrap another one, and the attribute that holds the wrapped one.
-_WRAPPERS = {
-    ("tempfile", "_TemporaryFileWrapper"): "file",
-    ("fsspec.implementations.local", "LocalFileOpener"): "f",
-}
 
 
 def open_archive(
@@ -68,17 +60,11 @@ def open_archive(
             raise
         backends.note(name, archive, strategy)
         return archive
-    f = _unwrapped(remote.opened(f))
-    # A file object too, but its bytes need not be read.
-    if isinstance(f, mmap.mmap) and type(f).read is mmap.mmap.read:
-        begin = f.tell()
-        f.seek(0, os.SEEK_END)
-        f = memoryview(f)[begin:]
-    if not hasattr(f, "read"):
-        _require_buffer(f)
-        return _open_buffer(f, mode, "")
+    f = file_objects.unwrapped(remote.opened(f))
+    if (buffer := file_objects.buffer_of(f)) is not None:
+        return _open_buffer(buffer, mode, "")
     name = name_of(f)
-    if _is_plain_file(f):
+    if file_objects.is_plain_file(f):
         start, descriptor = f.tell(), f.fileno()
         strategy = backends.strategy_for(descriptor, backend, windows=windows)
         archive = _attempt(
@@ -130,17 +116,6 @@ def _refuse_pipe(path: bytes, error: OSError) -> None:
     if error.errno == errno.EINVAL and stat.S_ISFIFO(Path(os.fsdecode(path)).stat().st_mode):
         reason = "a pipe is read through a file object: open it in mode 'rb', and pass that"
         raise OSError(errno.EINVAL, reason, os.fsdecode(path)) from None
-
-
-def _require_buffer(f: Any) -> None:
-    try:
-        memoryview(f).release()
-    except TypeError:
-        raise _is_no_input(f) from None
-
-
-def _is_no_input(f: Any) -> TypeError:
-    return TypeError(f"expected a path, a binary file object or a buffer, got {type(f).__name__}")
 
 
 def _open_buffer(buffer: Any, mode: str, name: str) -> _C.Archive:
@@ -201,16 +176,6 @@ def descriptor_of(path: str | bytes | os.PathLike[str]) -> Iterator[int]:
         os.close(descriptor)
 
 
-def position_of(f: Any) -> int | None:
-    """Return the position of a file object; None for a path, a buffer, a pipe, a socket."""
-    if not (hasattr(f, "tell") and hasattr(f, "seek")):
-        return None
-    try:
-        return int(f.tell())
-    except OSError:
-        return None
-
-
 @contextlib.contextmanager
 def binary_file(f: Any, begin: int | None) -> Iterator[BinaryIO]:
     """Return the user's argument as a binary file object, at `begin` if it was read from."""
@@ -226,67 +191,3 @@ def binary_file(f: Any, begin: int | None) -> Iterator[BinaryIO]:
     else:
         f.seek(begin)
         yield f
-
-
-def rest_of(f: Any) -> Any:
-    """Return the bytes that are left to read in a file object."""
-    content = "" if isinstance(f, io.TextIOBase) else _content_of(f)
-    if isinstance(content, str):
-        raise TypeError(f"{shown(name_of(f))} is open in text mode; open it with 'rb'")
-    if content is None:
-        raise BlockingIOError(
-            errno.EAGAIN, f"{name_of(f)} has no bytes yet: expected a file that waits for them"
-        )
-    return content
-
-
-def _content_of(f: Any) -> Any:
-    if type(f) is io.BytesIO:  # getbuffer() would copy bytes that the object only shares
-        return memoryview(f.getvalue())[f.tell() :]
-    # A subclass of Python's io classes may override read(), and inherit a readinto() that does not use it.
-    if isinstance(f, io.IOBase) or not hasattr(f, "readinto"):
-        try:
-            return f.read()
-        except TypeError:
-            if _takes_nothing(f.read):
-                raise  # the error comes from within read()
-            raise _is_no_input(f) from None
-    content, piece = bytearray(), bytearray(_FIRST_PIECE)
-    while got := f.readinto(piece):
-        if not 0 < got <= len(piece):
-            raise ValueError(
-                f"{shown(name_of(f))}: readinto() returned {got}, given room for {len(piece)} bytes"
-            )
-        content += memoryview(piece)[:got]
-        if got == len(piece) < _MAX_PIECE:
-            piece = bytearray(2 * len(piece))
-    return content
-
-
-def _takes_nothing(function: Callable[..., Any]) -> bool:
-    try:
-        inspect.signature(function).bind()
-    except (TypeError, ValueError):
-        return False
-    return True
-
-
-def name_of(f: Any) -> str:
-    """Return the name of `f` in messages."""
-    if isinstance(f, (str, os.PathLike)):
-        return os.fsdecode(f)
-    name = getattr(f, "name", None)
-    return name if isinstance(name, str) else f"<{type(f).__name__}>"
-
-
-def _unwrapped(f: Any) -> Any:
-    """Return the file object that another one wraps, or `f` itself."""
-    kind = type(f)
-    inner = _WRAPPERS.get((kind.__module__, kind.__qualname__))
-    return f if inner is None else getattr(f, inner)
-
-
-def _is_plain_file(f: Any) -> bool:
-    """Return whether the bytes of a file object are those of its descriptor. Those of a gzip file are not."""
-    raw = f.raw if type(f) in (io.BufferedReader, io.BufferedRandom) else f
-    return type(raw) is io.FileIO and f.seekable() and stat.S_ISREG(os.fstat(raw.fileno()).st_mode)

@@ -15,7 +15,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from zerocopy._native import _C
+from zerocopy import _core
 from zerocopy.saving.mapped_files import identity_of
 
 #: A file system that maps files of another one, so that the kernel grants a lease although the file is mapped.
@@ -65,7 +65,7 @@ def _has_other_users(descriptor: int) -> bool | None:
     except OSError as error:
         return True if error.errno == errno.EAGAIN else None
     fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-    return None if _C.file_system_of_descriptor(descriptor)[0] == _STACKED else False
+    return None if _core.file_system_of_descriptor(descriptor)[0] == _STACKED else False
 
 
 def _is_mapped(descriptor: int) -> bool:

@@ -59,9 +59,7 @@ def usable() -> Cache | None:
 
 @functools.lru_cache(maxsize=16)
 def _is_on_network(folder: str, _: int) -> bool:
-    from zerocopy._native import _C  # which imports torch: not needed to list what is kept
-
-    return _C.file_system_of_path(os.fsencode(folder))[1]
+    return _core.file_system_of_path(os.fsencode(folder))[1]
 
 
 def parsed_bytes(given: str, name: str) -> int | None:
