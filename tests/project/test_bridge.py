@@ -289,9 +289,12 @@ shutil.copy({str(PACKAGE / NAME)!r}, sys.argv[sys.argv.index("-o") + 1])
 
 def test_built_bridge_is_used_by_the_next_process(installation: Installation, compiler: Path) -> None:
     installation.bridge.unlink()
+    shutil.rmtree(installation.cache)
     done = build_bridge(installation, CXX=str(compiler))
     assert done.returncode == 0, done.stderr
     assert str(installation.built) in done.stdout
+    modes = {folder.stat().st_mode & 0o777 for folder in installation.built.parents[:2]}
+    assert modes == {0o700}, "share refuses a folder that is open to others"
     source = next(
         line for line in (compiler.parent / "arguments").read_text().split() if line.endswith(".cpp")
     )

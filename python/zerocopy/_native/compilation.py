@@ -44,7 +44,8 @@ def compile_bridge() -> Path:
     command = _command(stamp)
     try:
         target = cache_path(stamp)
-        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for above in (target.parents[1], target.parent):  # each, because the mode is that of the last alone
+            above.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder = tempfile.TemporaryDirectory(dir=target.parent)
     except (RuntimeError, OSError) as error:
         raise UnsupportedError(

@@ -261,7 +261,7 @@ def require_private(folder: str) -> int:
     if status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise CacheError(
             f"{folder} is of user {status.st_uid} and mode {stat.S_IMODE(status.st_mode):o}: the folder of results "
-            "must be yours alone (mode 700); ZEROCOPY_CACHE names another one"
+            "must be yours alone: chmod 700 it, or let ZEROCOPY_CACHE name another one"
         )
     if not _are_safe_above(folder, status.st_ino):
         raise CacheError(
