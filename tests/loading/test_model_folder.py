@@ -15,7 +15,7 @@ from zerocopy.__main__ import main
 STATE = {"weight": torch.arange(6.0).view(2, 3), "bias": torch.ones(2)}
 
 
-@pytest.fixture(params=["model.safetensors", "pytorch_model.bin"])
+@pytest.fixture(params=["model.safetensors", "pytorch_model.bin", "pytorch_lora_weights.safetensors"])
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     made = tmp_path / "hub"
     made.mkdir()

@@ -312,6 +312,9 @@ def test_redirects(server: HttpServer) -> None:
     server.faults = [faults(302, headers={"Location": "file:///etc/passwd"})]
     with pytest.raises(OSError, match="a redirect to file:"):
         zerocopy.load(server.url("a.pt"))
+    server.faults = [faults(200, headers={"Content-Length": ""})]
+    with pytest.raises(OSError, match="does not tell the file's length; download it first"):
+        zerocopy.load(server.url("a.pt"))
 
 
 def test_signed_address_that_expires_is_asked_for_again(server: HttpServer) -> None:
@@ -376,19 +379,24 @@ def test_fsspec(folder: Path, tmp_path: Path) -> None:
     fsspec = pytest.importorskip("fsspec")
     memory = fsspec.filesystem("memory")
     memory.pipe("/box/a.pt", (folder / "a.pt").read_bytes())
-    assert_same(zerocopy.load("memory://box/a.pt"), STATE)
+    for url in ("memory://box/a.pt", "simplecache::memory://box/a.pt"):
+        assert_same(zerocopy.load(url), STATE)
     with zerocopy.open("memory://box/a.pt") as checkpoint:
         assert_same(checkpoint.get_tensor("layers.7.weight"), STATE["layers.7.weight"])
         memory.pipe("/box/a.pt", b"short")
         with pytest.raises(OSError, match=r"memory://box/a\.pt") as caught:
             checkpoint.get_tensor("layers.9.weight")
         assert caught.value.errno == errno.ESTALE
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError) as missing:
         zerocopy.load("memory://box/nothing.pt")
+    assert (missing.value.errno, missing.value.filename) == (errno.ENOENT, "memory://box/nothing.pt")
     with pytest.raises(IsADirectoryError, match="slash"):
         zerocopy.open("memory://box")
     memory.pipe("/box/model.safetensors", (folder / "a.safetensors").read_bytes())
     assert_same(zerocopy.load("memory://box/"), zerocopy.load(folder / "a.safetensors"))
+    memory.pipe("/dcp/.metadata", b"-")
+    with pytest.raises(zerocopy.UnsupportedError, match=r"^memory://dcp/: folders of torch\.distributed"):
+        zerocopy.load("memory://dcp/")
 
 
 def test_unknown_scheme_is_named() -> None:

@@ -16,7 +16,8 @@ from urllib.parse import urlsplit
 from zerocopy.remote.file import Ranges, without_password
 from zerocopy.remote.file import RemoteFile as RemoteFile
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_SCHEME = "[A-Za-z][A-Za-z0-9+.-]*"
+_URL = re.compile(f"(?:{_SCHEME}::)*{_SCHEME}://")  # also of fsspec's chains: simplecache::https://host/a.pt
 
 
 class RemotePath:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import mmap
 import os
+import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -15,9 +16,7 @@ THREADS = 8
 
 def without_password(url: str) -> str:
     """Return a URL without the name and password of a user, and any other path as it is."""
-    scheme, mark, rest = url.partition("://")
-    host, slash, path = rest.partition("/")
-    return f"{scheme}{mark}{host.rpartition('@')[2]}{slash}{path}" if mark else url
+    return re.sub("://[^/]*@", "://", url)
 
 
 class Ranges(Protocol):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import os
+from collections.abc import Iterator
 from typing import Any
 
 from zerocopy.errors import UnsupportedError
+from zerocopy.remote.file import without_password
 
 # What an entry says of the version of its file, by the file systems' various names.
 _OF_VERSION = (
@@ -20,6 +24,23 @@ _OF_VERSION = (
     "last_commit",
 )
 
+# Many file systems raise errors that have only a text.
+_NUMBERS = {FileNotFoundError: errno.ENOENT, PermissionError: errno.EACCES, TimeoutError: errno.ETIMEDOUT}
+
+
+@contextlib.contextmanager
+def _naming(url: str) -> Iterator[None]:
+    """Add a number and the URL to an ``OSError`` that lacks one of them."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is not None:
+            raise
+        by_class = (number for kind, number in _NUMBERS.items() if isinstance(error, kind))
+        number = error.errno or next(by_class, errno.EIO)
+        reason = os.strerror(number) if number == errno.ENOENT else error.strerror or str(error)
+        raise OSError(number, reason, url) from error
+
 
 class FilesystemRanges:
     """A file by its fsspec URL: see `Ranges`."""
@@ -27,26 +48,25 @@ class FilesystemRanges:
     is_whole = False
 
     def __init__(self, url: str) -> None:
+        self._url = without_password(url)
         try:
             import fsspec
         except ImportError:
             raise UnsupportedError(
-                f"{url}: expected the package fsspec, which reads such URLs: install it"
+                f"{self._url}: expected the package fsspec, which reads such URLs: install it"
             ) from None
         try:
-            self._files, self._path = fsspec.core.url_to_fs(url)
-        except (
-            ImportError,
-            ValueError,
-        ) as error:  # a plugin that is not installed, an unknown scheme
-            raise UnsupportedError(f"{url}: {error}") from None
-        self._url = url
+            with _naming(self._url):
+                self._files, self._path = fsspec.core.url_to_fs(url)
+        except (ImportError, ValueError) as error:  # a plugin that is not installed, an unknown scheme
+            raise UnsupportedError(f"{self._url}: {error}") from None
         self._about = self._ask()
         self.size = self._about[0]
 
     def read(self, begin: int, end: int) -> bytes:
         """Return exactly these bytes."""
-        content: bytes = self._files.cat_file(self._path, start=begin, end=end)
+        with _naming(self._url):
+            content: bytes = self._files.cat_file(self._path, start=begin, end=end)
         if len(content) != end - begin:
             raise OSError(
                 errno.ESTALE,
@@ -65,8 +85,9 @@ class FilesystemRanges:
             raise OSError(errno.ESTALE, "the file changed since it was opened", self._url)
 
     def _ask(self) -> tuple[int, list[Any]]:
-        self._files.invalidate_cache()
-        entry = self._files.info(self._path)
+        with _naming(self._url):
+            self._files.invalidate_cache()
+            entry = self._files.info(self._path)
         if entry.get("type") == "directory":
             raise IsADirectoryError(errno.EISDIR, "is a folder: end its URL with a slash", self._url)
         if entry.get("size") is None:

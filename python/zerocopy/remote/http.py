@@ -177,6 +177,11 @@ class HttpRanges:
             self.is_whole = int(length) > end
             count = self._compare(response, int(length), begin, end)
             return 0 if self.is_whole else count
+        if status in (200, 206) and not length.isdigit():  # in chunks, or to the end of the connection
+            reason = (
+                f"status {status}: the server does not tell the file's length; download it first (curl -o)"
+            )
+            raise self._error(errno.EOPNOTSUPP, begin, end, reason)
         raise self._error(errno.EIO, begin, end, f"status {status}, which is not the range")
 
     def _compare(self, response: http.client.HTTPResponse, size: int, begin: int, end: int) -> int:

@@ -9,7 +9,9 @@ from typing import Any
 
 from zerocopy import remote
 from zerocopy.display import listed, shown
+from zerocopy.errors import UnsupportedError
 from zerocopy.loading.formats import dcp_metadata, hf_shards, shard_index
+from zerocopy.remote.file import without_password
 
 #: In the order in which transformers, diffusers and peft look.
 NAMES = (
@@ -22,7 +24,11 @@ NAMES = (
     "diffusion_pytorch_model.bin",
     "adapter_model.safetensors",
     "adapter_model.bin",
+    "pytorch_lora_weights.safetensors",
+    "pytorch_lora_weights.bin",
 )
+_STEMS = dict.fromkeys(name.partition(".")[0] for name in NAMES)
+_EXPECTED = f"expected an index (*.index.json), or {', '.join(f'{stem}.*' for stem in _STEMS)}"
 
 OF_DISTRIBUTED = (
     "is a folder of torch.distributed.checkpoint, whose files have a format of its own: "
@@ -41,8 +47,8 @@ def not_a_checkpoint(folder: str | os.PathLike[str]) -> str:
     """Return the error about a folder that has no file of a known name: what it has, and what was expected."""
     names = sorted(os.listdir(folder))
     return (
-        f"is a directory without a checkpoint: it has {listed(map(shown, names), 10) or 'no files'}; expected an index "
-        "(*.index.json), model.safetensors, pytorch_model.bin, or the .metadata of torch.distributed.checkpoint"
+        f"is a directory without a checkpoint: it has {listed(map(shown, names), 10) or 'no files'}; {_EXPECTED}, "
+        "or the .metadata of torch.distributed.checkpoint"
     )
 
 
@@ -98,8 +104,10 @@ def _located_far(path: remote.RemotePath, strict: bool) -> Any:
         for known in NAMES:
             if path.beside(known).exists():
                 return _located_far(path.beside(known), strict)
-        expected = f"has none of {', '.join(NAMES)}"
-        raise FileNotFoundError(errno.ENOENT, expected, path.url)
+        title = without_password(path.url)
+        if path.beside(_DCP_METADATA).exists():
+            raise UnsupportedError(f"{title}: folders of torch.distributed.checkpoint need local files")
+        raise FileNotFoundError(errno.ENOENT, f"is a folder without a known file: {_EXPECTED}", title)
     return shard_index.index_at(path, strict) if path.name.endswith(shard_index.ENDING) else path
 
 
