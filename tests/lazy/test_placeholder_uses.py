@@ -10,6 +10,7 @@ import operator
 import pickle
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -281,6 +282,17 @@ def test_compiled_functions_apply_bits(save: Saver) -> None:
             lazy, real = zerocopy.lazy_load(path)["x"], torch.load(path)["x"]
             assert torch.equal(function(lazy, *arguments), function(real, *arguments))
             assert torch.equal(lazy.materialize(), real)
+
+
+@pytest.mark.slow("imports torch's compiler")
+@pytest.mark.skipif(not hasattr(torch, "compile"), reason="torch.compile came with 2.0")
+def test_torch_compile_takes_placeholders(save: Saver) -> None:
+    path = save({"x": torch.arange(3.0)})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = torch.compile(lambda x: x * 2 + 1, backend="eager")(zerocopy.lazy_load(path)["x"])
+    assert found.tolist() == [1, 3, 5]
+    assert [warning for warning in caught if "Dynamo detected" in str(warning.message)] == []
 
 
 def test_a_parameter_lies_in_the_file(save: Saver) -> None:

@@ -7,7 +7,6 @@ features go on.
 
 from __future__ import annotations
 
-import functools
 import pkgutil
 from typing import Any
 
@@ -80,15 +79,21 @@ OPTIONAL = {
 }  # fmt: skip
 
 
-@functools.cache
+# A dict, since torch.compile warns of functions that functools caches.
+_found: dict[str, tuple[Any, str]] = {}
+
+
 def _owner_and_name(path: str) -> tuple[Any, str]:
+    if path in _found:
+        return _found[path]
     if path not in NEEDED and path not in OPTIONAL:
         raise KeyError(path)
     owner, _, name = path.rpartition(".")
     try:
-        return pkgutil.resolve_name(owner), name
+        _found[path] = pkgutil.resolve_name(owner), name
     except (ImportError, AttributeError):
-        return None, name
+        _found[path] = None, name
+    return _found[path]
 
 
 def private_or_none(path: str) -> Any:
