@@ -164,7 +164,7 @@ void File::require_in_place() const {
   if (::fstat(descriptor_, &here) != 0) throw FileError(errno, path_);
   if (by_path_ && ::stat(path_.c_str(), &there) != 0) throw FileError(errno, path_);
   if (by_path_ && (here.st_dev != there.st_dev || here.st_ino != there.st_ino)) {
-    throw FileError(ESTALE, path_, "another file has taken its place since it was opened");
+    throw FileError(ESTALE, path_, "another file has taken its place since it was opened: load that file");
   }
   if (version_of(here).size < version_.size)
     throw FileError(ESTALE, path_, "file was cut since it was opened");

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import resource
 import subprocess
 import sys
@@ -210,6 +211,20 @@ def test_odd_bools_are_a_note(tmp_path: Path, capsys: Capture) -> None:
     assert status == 0 and "data/0 (2)" in entry["notes"][0]
 
 
+def test_safetensors_are_compared_where_torch_reads_them(
+    save: Saver, tmp_path: Path, capsys: Capture
+) -> None:
+    path = tmp_path / "x.safetensors"
+    zerocopy.convert(save({"w": torch.ones(3), "half": torch.ones(2).bfloat16()}), path)
+    try:
+        torch.load(path, weights_only=True)
+        said = "equal to what torch.load gives"
+    except Exception:
+        said = "compared: .*torch.load"
+    status, entry = verify(path, capsys, "--compare")
+    assert status == 0 and re.search(said, entry["notes"][-1])
+
+
 # ------------------------------------------------------------------------------------------ HDF5
 
 
@@ -220,7 +235,7 @@ def test_records_of_an_hdf5_file(change, tmp_path: Path, capsys: Capture) -> Non
     path.write_bytes(hdf5(change))
     status, entry = verify(path, capsys, "--records", "--compare")
     assert (status, entry["container"], entry["reasons"]) == (0, "hdf5", [])
-    assert "reads no hdf5" in entry["notes"][-1] and "no checksums" in entry["notes"][0]
+    assert re.search("compared: .*torch.load", entry["notes"][-1]) and "no checksums" in entry["notes"][0]
     assert entry["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
     with h5py.File(path) as file:
         wanted = {

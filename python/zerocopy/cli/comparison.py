@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from zerocopy import _torch
+from zerocopy import _torch, remote
 from zerocopy.cli import elements
 from zerocopy.cli.output import escaped
 from zerocopy.cli.runner import Trouble
@@ -38,16 +38,19 @@ _GLOBALS = (type, types.FunctionType, types.BuiltinFunctionType, torch.qscheme, 
 Extents = Iterable[tuple[str, int, int, bool]]  # key, offset, stored size, deflated: of each storage
 
 
-def difference(path: str, storages: Extents) -> str:
+def difference(path: str, storages: Extents | None) -> str:
     """Return the first difference between the results of the two loaders for a file, or an empty string.
 
     Both load with ``weights_only=True``. zerocopy loads first, and torch gets only files that zerocopy accepts.
+    Without `storages`, torch has all of them in memory at once.
 
     Raises
     ------
     Trouble
         If one of them refuses the file.
     """
+    if remote.is_url(path):
+        raise Trouble("cannot be compared: torch.load does not take URLs")
     try:
         ours = loader.load(path, "cpu")
     except (Error, UnpicklingError, RuntimeError) as error:
@@ -55,7 +58,8 @@ def difference(path: str, storages: Extents) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's warnings about its own loading do not matter
         try:
-            theirs = torch.load(path, map_location=_stand_in(path, storages), weights_only=True)
+            place = "cpu" if storages is None else _stand_in(path, storages)
+            theirs = torch.load(path, map_location=place, weights_only=True)
         except Exception as error:  # torch may raise any type
             raise Trouble(f"cannot be compared: torch.load: {escaped(str(error), 1000)}") from None
         return Comparison().difference(ours, theirs)
