@@ -21,8 +21,8 @@ import torch
 from zerocopy import environment
 from zerocopy._torch import programs, script
 from zerocopy.errors import UnsupportedError
-from zerocopy.patching import torch_jit, torch_load, torch_save, wrappers
-from zerocopy.process import tally, torch_compiler
+from zerocopy.patching import torch_jit, torch_load, torch_save
+from zerocopy.process import replacements, tally, torch_compiler
 from zerocopy.process.replacements import Replacements, lock
 
 Function = Callable[..., Any]
@@ -258,7 +258,7 @@ def _install(parts: list[str], rebind: bool) -> None:
 
 def _choice(make: Callable[[Function], Function], part: str, original: Function) -> Function:
     """Return a function that calls zerocopy's or the original, whichever the calling thread wants."""
-    ours = _served(make, part, original)
+    ours = original if _is_of_program(part, original) else make(original)
 
     @functools.wraps(original)
     def choose(*args: Any, **kwargs: Any) -> Any:
@@ -268,34 +268,22 @@ def _choice(make: Callable[[Function], Function], part: str, original: Function)
     return _class_for(original, choose) if isinstance(original, type) else choose
 
 
-def _served(make: Callable[[Function], Function], part: str, original: Function) -> Function:
-    """Return zerocopy's function, or the one that the program put in place of the original, which calls zerocopy's."""
-    names = {(module.__name__, name) for module, name, _ in _TARGETS[part]}
+def _is_of_program(part: str, original: Function) -> bool:
+    """Return whether the program has put a function in the place of the library's: a wrapper, say."""
     # That of torch.save always calls the function in whose place it is.
-    if part == _SAVE or isinstance(original, type) or wrappers.is_original(original, names):
-        return make(original)
-    found = []
-
-    def replaced(value: Any) -> Any:
-        if not wrappers.is_original(value, names):
-            return value
-        found.append(value)
-        return make(value)
-
-    copy = wrappers.over(original, replaced)
-    served = copy if found else original
-    for module, name, value in wrappers.globals_of(original):
-        if wrappers.is_original(value, names):
-            found.append(value)
-            _replaced[part].replace(module, name, functools.partial(_choice, make, part))
-    if not found:
-        torch_load.log.warning(
-            "torch.%s was replaced by %s before the patch. That is called as before, and zerocopy does not map what it "
-            "loads by a reference of its own: patch first",
-            part,
-            getattr(original, "__qualname__", type(original).__name__),
-        )
-    return served
+    if part == _SAVE or isinstance(original, type):
+        return False
+    function = replacements.original(original)
+    place = getattr(function, "__globals__", {}).get("__name__"), getattr(function, "__name__", None)
+    if place in {(module.__name__, name) for module, name, _ in _TARGETS[part]}:
+        return False
+    torch_load.log.warning(
+        "torch.%s was replaced by %s before the patch. That is called as before, and zerocopy does not map what it "
+        "loads: patch first",
+        part,
+        getattr(original, "__qualname__", type(original).__name__),
+    )
+    return True
 
 
 def _class_for(original: type, choose: Function) -> type:

@@ -55,7 +55,7 @@ class Call(NamedTuple):
 def load_for(original: Function) -> Function:
     """Return the replacement of `original`, a release's torch.load."""
     parameters = inspect.signature(original).parameters
-    default = parameters["weights_only"].default if "weights_only" in parameters else None
+    default = parameters["weights_only"].default if "weights_only" in parameters else False
     takes_mmap = "mmap" in parameters
 
     def load(*args: Any, **kwargs: Any) -> Any:
