@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import pickle
 import pickletools
@@ -504,9 +503,3 @@ def test_worst_of_several_files_decides_the_exit_code(tmp_path: Path, capsys: Ca
         assert main(["scan", *(str(paths[kind]) for kind in kinds)]) == wanted
         out, err = capsys.readouterr()
         assert f"{paths['good']}: safe" in out and err.count("\n") == (wanted == 2)
-
-
-def test_buffers_that_are_no_bytes() -> None:
-    with pytest.raises(TypeError):
-        _core.scan("text", 1)
-    assert _core.scan(memoryview(io.BytesIO(b"N.").getbuffer()), 1)["stopped"]

@@ -153,13 +153,6 @@ def test_save_over_the_file_that_is_mapped(
     assert (state["first"][5], state["first"][6], state["first"][7]) == (-1, -1, 7)
 
 
-def test_converted_placeholders_are_saved_as_of_the_call(save: Saver, tmp_path: Path, writer: str) -> None:
-    lazy = zerocopy.lazy_load(save({"weight": BASE, "view": BASE[10:20]}), dtype=torch.float16)
-    zerocopy.save(lazy, tmp_path / "model.pt", wait=False).wait()
-    loaded = stock_load(tmp_path / "model.pt")
-    assert torch.equal(loaded["weight"], BASE.half()) and torch.equal(loaded["view"], BASE[10:20].half())
-
-
 def test_skip_data_leaves_room(tmp_path: Path, writer: str) -> None:
     with zerocopy.skip_data():
         saving = zerocopy.save({"weight": BASE}, tmp_path / "model.pt", wait=False)

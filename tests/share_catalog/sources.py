@@ -228,45 +228,10 @@ def newest_by_scandir(pattern: str) -> Any:
         return torch.load(max(entry.path for entry in entries))
 
 
-@explicit(prepare=_prepare, change=_add_newer, arguments=_pattern)
-def newest_by_iterdir(pattern: str) -> Any:
-    return torch.load(max(Path(pattern).parent.iterdir()))
-
-
-@explicit(prepare=_prepare, change=_add_newer, arguments=_pattern)
-def newest_by_walk(pattern: str) -> Any:
-    return [sorted(files) for _, _, files in os.walk(os.path.dirname(pattern))]
-
-
-@explicit(prepare=_prepare, change=_add_newer, arguments=_pattern)
-def newest_by_rglob(pattern: str) -> Any:
-    return torch.load(max(Path(pattern).parent.rglob("*.pt")))
-
-
-def _add_below(folder: Path) -> None:
-    _saved(folder / "checkpoint-2", value=2.0)
-
-
-@explicit(
-    prepare=lambda folder: _saved(folder / "checkpoint-1"),
-    change=_add_below,
-    arguments=lambda folder: (str(folder),),
-)
-def newest_folder(folder: str) -> Any:
-    """As Trainer finds its last checkpoint."""
-    return torch.load(os.path.join(folder, max(os.listdir(folder)), "a.pt"))
-
-
 @explicit(prepare=_prepare, change=_add_newer, arguments=_pattern, always=True)
 def file_that_appears(pattern: str) -> Any:
     beside = pattern.replace("*", "b")
     return torch.load(beside if os.path.exists(beside) else pattern.replace("*", "a"))
-
-
-@explicit(prepare=_prepare, change=_add_newer, arguments=_pattern)
-def file_that_appears_by_pathlib(pattern: str) -> Any:
-    beside = Path(pattern.replace("*", "b"))
-    return torch.load(beside if beside.is_file() else pattern.replace("*", "a"))
 
 
 @explicit(prepare=_prepare, change=_add_newer, arguments=_pattern)

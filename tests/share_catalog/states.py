@@ -506,8 +506,3 @@ def _two_folders(folder: Path) -> None:
 @patched(within=another_folder, prepare=_two_folders, change=mark, always=True)
 def relative_path_from_another_folder(folder: Path) -> Any:
     return torch.load("a.pt")
-
-
-@patched(within=another_folder, prepare=_two_folders, change=mark)
-def relative_path_object_from_another_folder(folder: Path) -> Any:
-    return torch.load(Path("a.pt"))
