@@ -73,9 +73,8 @@ def columns(text: str) -> int:
 def described(value: object) -> str:
     """Return a short description of any object of a file's. Its ``repr`` may be endless."""
     if isinstance(value, str):
-        return (
-            repr(shown(value)) if value.isprintable() else f"'{shown(value)}'"
-        )  # repr would escape it again
+        # repr would escape again what is not printable.
+        return repr(shown(value)) if value.isprintable() else f"'{shown(value)}'"
     if value is None or isinstance(value, (float, complex)):
         return repr(value)
     if isinstance(value, int) and value.bit_length() <= 64:

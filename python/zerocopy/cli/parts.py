@@ -12,9 +12,8 @@ from zerocopy.cli.runner import Trouble
 from zerocopy.errors import Error
 from zerocopy.lazy.opening import open as open_checkpoint
 
-_SLICE = re.compile(
-    r"^(-?\d{1,18})?:(-?\d{1,18})?(?::(\d{1,9})?)?$"
-)  # a step has at most 9 digits, because torch does not check its products for overflow
+# A step has at most 9 digits, because torch does not check its products for overflow.
+_SLICE = re.compile(r"^(-?\d{1,18})?:(-?\d{1,18})?(?::(\d{1,9})?)?$")
 
 
 def split_name(text: str) -> tuple[str, str]:

@@ -49,11 +49,7 @@ _MAX_REASON_LENGTH = 1000
 _MAX_NAMED = 1000  # damaged records in a report
 
 _EXAMINED = ("zip", "legacy", "safetensors", "hdf5")
-_FOREIGN = (
-    "safetensors",
-    "hdf5",
-    "pt2",
-)  # torch.save writes none of these; some releases of torch.load read some
+_FOREIGN = ("safetensors", "hdf5", "pt2")  # not of torch.save; some releases of torch.load read some
 _NOT_COMPARED = "not compared: --compare does not take folders of torch.distributed.checkpoint"
 _UNCHECKED = "whose bytes are which storage's was not checked"
 _NO_CHECKSUMS = {"hdf5": "data that are not packed have no checksums in this format"}
@@ -241,9 +237,8 @@ def _compare(
     from zerocopy.cli import comparison  # which needs torch, too
 
     is_foreign = container in _FOREIGN
-    if (
-        is_foreign and not _torch.safe_by_default()
-    ):  # there even weights_only runs code of files that are a tar too
+    # Before 2.6, torch runs code of a file that is a tar too, even with weights_only.
+    if is_foreign and not _torch.safe_by_default():
         notes.append(f"not compared: before PyTorch 2.6, torch.load does not read {container}")
         return
     # torch fills the storages of a legacy file only when it has all of them: nothing can stand in for them

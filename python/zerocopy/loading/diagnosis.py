@@ -53,9 +53,8 @@ class FileSample(NamedTuple):
 _ZIP = b"PK\x03\x04"
 _ZIP_END = b"PK\x05\x06"
 _LFS = b"version https://git-lfs.github.com/spec/"
-_TEXT_PICKLE = re.compile(
-    rb"\(*[ci][A-Za-z_][\w.]*\n[A-Za-z_][\w.]*\n.*\.", re.DOTALL
-)  # begins with a global
+# It begins with a global.
+_TEXT_PICKLE = re.compile(rb"\(*[ci][A-Za-z_][\w.]*\n[A-Za-z_][\w.]*\n.*\.", re.DOTALL)
 _COMPRESSED = {
     b"\x1f\x8b\x08": ("gzip", "gunzip"),
     b"BZh": ("bzip2", "bunzip2"),

@@ -102,9 +102,8 @@ class HttpRanges:
             except OSError as error:
                 if error.filename is not None:
                     raise
-                known = (
-                    error.errno if error.errno and error.errno > 0 else errno.EHOSTUNREACH
-                )  # of a name, negative
+                # Of a name that is not found, the number is negative.
+                known = error.errno if error.errno and error.errno > 0 else errno.EHOSTUNREACH
                 raise self._error(known, begin, end, str(error)) from None
             if number + 1 < _ATTEMPTS:
                 pause = _FIRST_PAUSE * 2**number

@@ -89,9 +89,8 @@ class StorageUnpicklerMixin(FindClassMixin):
     def read_storages(self) -> None:
         """Read the data after the object of a legacy file, even if the object has no storage."""
         if self.archive.container == "legacy":
-            with contextlib.suppress(
-                UnsupportedError
-            ):  # a list in protocol 0, which can only be an empty one
+            # A list in protocol 0 can only be an empty one.
+            with contextlib.suppress(UnsupportedError):
                 _ = self._legacy_storages
 
     def _storage(self, storage_type: Any, key: str, location: str, numel: int) -> Any:

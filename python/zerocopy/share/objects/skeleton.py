@@ -230,9 +230,8 @@ def _dill_pickler(refusal: Exception) -> Any:
 
         def _is_for_dill(self, obj: Any) -> bool:
             if type(obj) is types.CellType:
-                return (
-                    id(obj) not in self._cells
-                )  # dill pickles the variables of its functions in another order
+                # dill pickles the variables of its functions in another order.
+                return id(obj) not in self._cells
             return self._buffers.is_call or by_value.refers_to_objects(obj)
 
     return DillPickler

@@ -191,9 +191,7 @@ def _new_attributes(made: torch.Tensor, state: Any) -> Any:
 def _is_same(here: Any, value: Any) -> bool:
     if isinstance(here, dict) and isinstance(value, dict):
         return here.keys() == value.keys() and all(_is_same(here[name], value[name]) for name in here)
-    if isinstance(here, torch.Tensor) and isinstance(
-        value, torch.Tensor
-    ):  # of lazy_load a placeholder of the same
+    if isinstance(here, torch.Tensor) and isinstance(value, torch.Tensor):  # of lazy_load, a placeholder
         is_alike = (here.shape, here.dtype) == (value.shape, value.dtype)
         return is_alike and (here.numel() == 0 or here.data_ptr() == value.data_ptr())
     return here is value or (type(here) is type(value) is int and here == value)
