@@ -109,7 +109,9 @@ def of_own_modules(names: Iterable[str]) -> Namespaces:
         if not is_own(name):
             continue
         own.add(name)
-        left += [*_packages(name), *program.imports_of(module)]
+        path, package = getattr(module, "__file__", None), getattr(module, "__package__", None)
+        imports = program.imports_of(path, package or "") if isinstance(path, str) else ()
+        left += [*_packages(name), *imports]
         for value in list(vars(module).values()):
             used = (
                 value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)

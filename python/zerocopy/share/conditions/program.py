@@ -91,23 +91,22 @@ def origin_of(module: Any) -> Origin | None:
     return None if folders is None else [_tidy(str(folder)) for folder in folders]
 
 
-def imports_of(module: Any) -> set[str]:
-    """Return the names of modules that a module's source file imports, also within functions."""
-    path = getattr(module, "__file__", None)
+@functools.cache
+def imports_of(path: str, package: str) -> frozenset[str]:
+    """Return the names of modules that the source file of a package's module imports, also within functions."""
     names = set[str]()
     try:
-        parsed = ast.parse(Path(path).read_bytes()) if isinstance(path, str) else None
+        parsed = ast.parse(Path(path).read_bytes())
     except (OSError, SyntaxError, ValueError):  # of an archive, or of compiled code
-        return names
-    for node in ast.walk(parsed) if parsed else ():
+        return frozenset()
+    for node in ast.walk(parsed):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             with contextlib.suppress(ImportError):  # beyond the outermost package
-                relative = "." * node.level + (node.module or "")
-                base = importlib.util.resolve_name(relative, module.__package__)
+                base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
                 names.update((base, *(f"{base}.{alias.name}" for alias in node.names)))
-    return names
+    return frozenset(names)
 
 
 def found(name: str, entries: Iterable[str]) -> Origin | None:
