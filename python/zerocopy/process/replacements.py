@@ -77,7 +77,8 @@ class Replacements:
 
     def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         """Replace a function of a module or class by the one that `make` returns for it."""
-        self.put(owner, name, self.replacement_of(getattr(owner, name), make))
+        made = None if self.has(owner, name) else self.replacement_of(getattr(owner, name), make)
+        self.put(owner, name, made)
 
     def put_everywhere(self, library: str = "") -> None:
         """Replace the same functions where other modules have them: those of one library, or all modules."""
