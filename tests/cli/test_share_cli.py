@@ -90,7 +90,7 @@ def test_results_that_may_be_otherwise_are_marked(capsys: Capture, monkeypatch: 
     code, out, _ = run(capsys, "ps")
     heading, row, *marks = out.splitlines()
     assert code == 0 and " ".join(heading.split()) == "FUNCTION KEY WRITTEN IN FILES LAST USE FILE"
-    assert "/tests/" in row and len(marks) == 2 and all("unseen_and_random" in line for line in marks)
+    assert ".py" in row and len(marks) == 2 and all("unseen_and_random" in line for line in marks)
     assert "another program" in marks[0] and "random numbers (Python)" in marks[1]
 
 
