@@ -144,7 +144,6 @@ bool NameIndex::is_tensor(const Value& value) {
 
 const Tensor* NameIndex::dense(const Value& value) {
   if (value.is(Kind::tensor)) return &value.as<Tensor>();
-  if (value.is(Kind::object)) return value.as<Object>().steps.empty() ? value.as<Object>().tensor : nullptr;
   return value.is(Kind::parameter) ? dense(value.as<Parameter>().data) : nullptr;
 }
 

@@ -65,7 +65,7 @@ class NameIndex {
 
   // Returns whether a leaf is a tensor of any layout, or a parameter.
   static bool is_tensor(const Value& value);
-  // Returns the dense tensor of the leaf or of its parameter, without Python attributes; else null.
+  // Returns the dense tensor of the leaf or of its parameter, else null.
   static const Tensor* dense(const Value& value);
 
  private:

@@ -140,9 +140,6 @@ void Machine::call(const Value& callable, const Value& arguments, Object::Call h
   object.called = called;
   object.call = how;
   object.arguments = &items;
-  if (called == nullptr && how == Object::Call::reduce) {
-    object.tensor = tensor_without_state(document_, global, items, instruction_.offset);
-  }
   contain(object, arguments);
   contain(object, callable);
   last_call_ = &object;

@@ -210,8 +210,6 @@ struct Object : Node {
   Object* called = nullptr;
   Call call = Call::reduce;
   const Sequence* arguments = nullptr;
-  // If the result is a tensor of no subclass with Python attributes: the tensor without them.
-  const Tensor* tensor = nullptr;
   ArenaList<Step> steps;  // later changes of the result, in order
 };
 

@@ -149,20 +149,4 @@ Value call_native(Document& document, const Global& callable, const Sequence& ar
   checked.refuse("may not be called by a checkpoint");
 }
 
-const Tensor* tensor_without_state(Document& document, const Global& callable, const Sequence& arguments,
-                                   std::uint64_t offset) {
-  const auto& items = arguments.items;
-  if (callable.name != "_rebuild_from_type_v2" || callable.module != "torch._tensor") return nullptr;
-  if (items.size() != 4 || !items[0].is(Kind::global) || !items[1].is(Kind::global)) return nullptr;
-  const auto& function = items[0].as<Global>();
-  const auto& type = items[1].as<Global>();
-  const bool is_native = function.action == Action::rebuild_tensor_v2 ||
-                         function.action == Action::rebuild_tensor_v3 ||
-                         function.action == Action::rebuild_tensor;
-  if (!is_native || type.module != "torch" || type.name != "Tensor" || !items[2].is(Kind::tuple)) {
-    return nullptr;
-  }
-  return &call_native(document, function, items[2].as<Sequence>(), offset).as<Tensor>();
-}
-
 }  // namespace zerocopy

@@ -11,10 +11,4 @@ namespace zerocopy {
 Value call_native(Document& document, const Global& callable, const Sequence& arguments,
                   std::uint64_t offset);
 
-// Returns the tensor within a call of _rebuild_from_type_v2(function, class, arguments, state): the
-// result without its state, if the function is native and the class torch.Tensor. Otherwise, and for
-// any other call, returns null.
-const Tensor* tensor_without_state(Document& document, const Global& callable, const Sequence& arguments,
-                                   std::uint64_t offset);
-
 }  // namespace zerocopy
