@@ -64,7 +64,7 @@ class Schedule:
         self.anneal = self.cosine
 
     def cosine(self):
-        pass
+        return 1.0
 
 
 def test_bound_method_of_an_object_that_holds_it():

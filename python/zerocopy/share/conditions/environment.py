@@ -93,7 +93,7 @@ class _HeardEnviron(os._Environ):  # type: ignore[type-arg]
         return super().__getitem__(name)
 
     def __iter__(self) -> Iterator[Any]:
-        # Whoever looks through all names learns also which are missing.
+        # A call that reads all names also sees which are missing.
         for note in self.notes:
             for name in _SESSION:
                 note(name)
